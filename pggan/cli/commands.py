@@ -40,7 +40,7 @@ STAGES = {
 
 @dataclass(frozen=True)
 class Command:
-    """A command of `pggan`; a dataclass and a YAML file list the keys of the command."""
+    """A command of `pggan`, whose configuration keys are listed in a dataclass and in a YAML file."""
 
     name: str
     function: str

@@ -43,9 +43,9 @@ QUOTED = re.compile(r"'([^'\\]|\\.)*'|\"([^\"\\]|\\.)*\"", re.DOTALL)
 LIST = re.compile(r"[^\s,=(){}\[\]'\"]+(,[^\s,=(){}\[\]'\"]+)+")  # matches lists such as 1,5,9-12
 WORD = re.compile(r"[\w./:+$@-]*", re.ASCII)  # matches values that Hydra reads without quotes
 CHOICE = re.compile(r"[\w./,\[\]-]*", re.ASCII)
-# With run_dir= and otherwise only keys of this set, `pggan train` resumes a run with the run's saved configuration.
+# If all given keys are in this set, and one is run_dir, `pggan train` resumes a run with its saved configuration.
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads", "data.path", "data.cache", "allow_changes"}
-Task = Callable[[dict[str, Any], list[str]], int]  # a task gets a command's values and overrides; returns an exit code
+Task = Callable[[dict[str, Any], list[str]], int]  # a task takes a command's values and overrides; returns an exit code
 
 # Maps names that other GAN programs use, such as `kimg`, to the keys of pggan with the same meaning.
 SYNONYMS = {
@@ -137,7 +137,7 @@ def missing_choice(group: str, choice: str, options: Sequence[str]) -> UserError
 
 
 def suggestion(command: Command, key: str) -> str:
-    """Advice for a user who has typed the unknown `key`: a key that the user may have meant."""
+    """Return advice for a user who has typed the unknown `key`, such as a key that the user may have meant."""
     names = {*command.groups, *dict(keys_of(command.schema_type))}
     here = SYNONYMS.get(key, "")
     if key not in names and here.partition("=")[0] in names:
@@ -253,7 +253,7 @@ def read_recipe(file: Path) -> dict[str, Any]:
 
 
 def finished(command: Command, composed: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return `composed`, or the values of the run to resume; raises UserError for keys that do not exist."""
+    """Return the values in `composed` or, to resume a run, its saved values; raises UserError for unknown keys."""
     own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
     typed = {key_of(one) for one in overrides}
     values: dict[str, Any] = OmegaConf.to_container(own, resolve=True)  # type: ignore[assignment]
@@ -271,17 +271,17 @@ def finished(command: Command, composed: DictConfig, overrides: Sequence[str]) -
 
 
 def resumes(overrides: Sequence[str]) -> bool:
-    """Whether `overrides` resume a run: they set run_dir=, and otherwise only keys of RESUME_KEYS."""
+    """Whether `overrides` resume a run: one sets run_dir=, and all set keys in RESUME_KEYS."""
     names = {key_of(override) for override in overrides}
     return "run_dir" in names and names <= RESUME_KEYS
 
 
 def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
-    """The saved configuration of the run to resume, updated with the values `given`; None for a new run."""
+    """Return the saved configuration of the run to resume, changed by the values `given`; None for a new run."""
     run_dir, resume = Path(str(given["run_dir"])), str(given.get("resume", "auto"))
     named = Path(resume).parents[1] if Path(resume).parent.name == "checkpoints" else Path(resume)
     for directory in (run_dir, named):
-        # Each checkpoint holds the configuration, too, for runs that have lost config.yaml.
+        # If a run has lost config.yaml, its newest checkpoint has the configuration, too.
         files = [directory / CONFIG_FILE, *(path / STATE_FILE for path in reversed(checkpoints_of(directory)))]
         if file := next(filter(Path.is_file, files), None):
             values = saved_config(file)

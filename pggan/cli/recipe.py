@@ -46,7 +46,7 @@ TOTAL = "schedule.total_images"
 
 
 def with_choices(command: Command, values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """Return `values`; with hours=, replace values that the user has not set; for `pggan train`, write recipe.yaml."""
+    """Return all values; with hours=, choose those that the user has not set, and let `pggan train` write recipe.yaml."""
     if resumes(overrides):
         return values
     if values.get("hours") is None:
@@ -83,7 +83,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
 
 
 def base_of_growth(run: str, overrides: Sequence[str]) -> list[str]:
-    """Overrides for a new run that begins with the configuration, weights and resolution of `run`.
+    """Return Hydra overrides for a new run that begins with the configuration, weights and resolution of `run`.
 
     Raises UserError if `run` has no checkpoint, or if `overrides` set keys of the networks.
     """
@@ -104,13 +104,13 @@ def base_of_growth(run: str, overrides: Sequence[str]) -> list[str]:
 
 
 def base_of_transfer(path: str) -> list[str]:
-    """Overrides for a new run with networks like those at `path`, a run, checkpoint or generator file."""
+    """Return Hydra overrides that give a new run the networks of `path`, a run, checkpoint or generator file."""
     with refusing_generators(file := generator_path(path, "init_from")):
         header = read_generator_header(file)
     side = header["resolution"] if header["alpha"] == 1 else header["resolution"] // 2
     found = [f"schedule.first_resolution={side}", f"schedule.final_resolution={side}"]
     networks = asdict(Architecture.from_plain(header["architecture"]))
-    if networks["features"] is None:  # D may get pretrained features that it did not have
+    if networks["features"] is None:  # the new run may give D pretrained features
         del networks["features"], networks["features_from"]
     else:
         networks["features"] = networks["features"].split("@")[0]
@@ -121,10 +121,10 @@ def base_of_transfer(path: str) -> list[str]:
 def choose(
     command: Command, values: dict[str, Any], overrides: list[str], base: Sequence[str]
 ) -> tuple[list["Choice"], list[str]]:
-    """Choose values of config keys for a run of values["hours"] hours, and print the three choices that matter most.
+    """Choose values of keys for a run of values["hours"] hours, and print a summary of the recipe.
 
     Returns: the choices, and comments for recipe.yaml.
-    Args: base: the overrides from `base_of_growth` or `base_of_transfer`; without grow= or init_from=, an empty list.
+    Args: base: Hydra overrides from `base_of_growth` or `base_of_transfer`; empty without grow= and init_from=.
     """
     if any(key_of(one) == TOTAL for one in overrides) and values["schedule"]["total_images"] is not None:
         raise UserError(f"hours= and {TOTAL}= both say when training ends.", "Leave out one of them.")
@@ -168,8 +168,8 @@ def override_of(choice: "Choice") -> str:
 def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[str], bool]:
     """Return the keys that hours= must not change, and whether hours= scales the image counts of a recipe (LENGTHS).
 
-    With experiment= or debug=, hours= may change only data.channels and LENGTHS; with grow=, only GROWING, LENGTHS and
-    pretrained features; else all keys not set by the user.
+    hours= may change keys that the user has not set. With experiment= or debug=, these are only data.channels and the
+    keys in LENGTHS. With grow=, these are only the keys in GROWING and LENGTHS, and D's pretrained features.
     """
     names = {".".join(key_of(one).split(".")[:2]) for one in overrides}  # schedule.batch.8= sets schedule.batch
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}

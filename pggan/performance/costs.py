@@ -4,8 +4,8 @@ In the model, n devices form a ring (Patarasuk and Yuan 2009, "Bandwidth optimal
 workstations", section 3).  In an all-reduce, each device sends 2 (n - 1) messages, each with 1/n of the gradient.  In
 an all-gather, each device sends n - 1 messages, each with the whole data of one device.
 
-Strong scaling keeps the batch size; devices that get no minibatch-stddev group are idle.  Weak scaling keeps the batch
-size per device, so that training takes 1/n of the steps.
+Strong scaling divides the same batch among the devices.  A minibatch-stddev group is not divided, so some devices may
+be idle.  Weak scaling keeps the batch size per device, so that training takes 1/n of the steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ class CostCounter:
 
         plain, penalized = step(()), step(loss.penalties())
         in_g, in_d = in_use(self.g), in_use(self.d)
-        # Memory holds G, EMA and D.  Weights of levels that training has reached also have a gradient and two moments.
+        # Memory holds G, the averaged G, and D.  Weights that are in use also have a gradient and Adam's two moments.
         weights = 2 * count_parameters(self.g) + count_parameters(self.d) + 3 * (in_g + in_d)
         activations = self.memory * phase.batch * a.activations_up_to(phase.resolution)
         return {
@@ -93,7 +93,7 @@ def in_use(network: nn.Module) -> int:
 
 
 class Card(NamedTuple):
-    """A GPU's data sheet."""
+    """The name, memory, power and speed of a GPU, from its data sheet."""
 
     name: str  # as in `torch.cuda.get_device_name`
     bytes_per_second: float
@@ -176,7 +176,7 @@ class Cluster(NamedTuple):
 
     link: Link
     reduction: Reduction
-    ratio: float  # share of the gradient entries that DGC sends
+    ratio: float  # share of the gradient entries that deep gradient compression (DGC) sends
     scaling: Scaling
 
     def reduction_seconds(self, devices: int, numel: int) -> float:

@@ -31,14 +31,14 @@ from pggan.training.build import TrainerSettings, build_trainer, missing
 from pggan.training.timing import step_seconds
 
 GIB = 2**30
-# A run with the paper's networks keeps grids, logs, and up to three checkpoints of 0.6 GiB.
+# A run with the paper's networks stores pictures, logs, and up to three checkpoints of 0.6 GiB each.
 ENOUGH_DISK = 4 * GIB
 OUTPUTS = Path("outputs")  # parent of the default run directories
-LOSS = Logistic(gamma=10.0, reg_interval=1)  # Each step has R1, so that the check includes second derivatives.
+LOSS = Logistic(gamma=10.0, reg_interval=1)  # Each step has the R1 penalty, which tests second derivatives.
 
 
 class Check(NamedTuple):
-    """One check of this machine, and a remedy for the user."""
+    """One check of this machine, and what the user can do if the check fails."""
 
     what: str
     how: Callable[[torch.device], tuple[str, bool]]  # returns a text for the user, and whether the check passed

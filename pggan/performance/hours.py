@@ -1,4 +1,4 @@
-"""`hours=` inspects the images, measures training steps on this machine, and chooses a recipe that fits the time."""
+"""With `hours=N`, pggan looks at the images, times training steps, and chooses settings for N hours of training."""
 
 import os
 from collections.abc import Callable, Set
@@ -38,7 +38,7 @@ MAX_AVATAR = 256  # highest final resolution for avatars; larger avatars show no
 
 
 class MeasuredCosts:
-    """Predicts training seconds per image from FLOPs, for networks of any size; measured steps correct the results."""
+    """Predicts training seconds per image from FLOPs, for networks of any size; measured steps correct them."""
 
     def __init__(
         self, config: TrainConfig, facts: DataFacts, device: torch.device, ranks: int, speed: Speed | None = None
@@ -57,7 +57,7 @@ class MeasuredCosts:
         return found
 
     def measure(self, config: TrainConfig, recipe: Recipe, seconds: float) -> None:
-        """Time steps of `recipe` for at most `seconds`, to correct predictions; `config` has the recipe's choices."""
+        """Time steps of `recipe` for at most `seconds`, to correct predictions; `config` includes its choices."""
         stable = {phase.resolution: phase for phase in config.schedule.build().phases}
         phases = [replace(phase, batch=self._local(recipe.batch, side)) for side, phase in stable.items()]
         found = self.times(config, recipe.sizes).measured(phases, seconds)
@@ -73,10 +73,10 @@ class MeasuredCosts:
 
 
 def choose_threads(costs: MeasuredCosts, recipe: Recipe, measure: Callable[[], None]) -> list[Choice]:
-    """Halve the number of CPU threads while steps of `recipe` become clearly faster; returns the choice, if any.
+    """Halve the number of CPU threads while that makes steps clearly faster; returns [] or the chosen number.
 
     If other programs use the CPU, the threads of a step wait for one another: two threads can be slower than one.
-    Args: costs: predicts step times; measure: times steps with the present number of threads, and corrects `costs`.
+    Args: costs: predicts step times of `recipe`; measure: times steps with the current threads, and corrects `costs`.
     """
     threads, choices = torch.get_num_threads(), list[Choice]()
 
@@ -112,11 +112,11 @@ def find_recipe(
     scales: bool,
     card: Card | None = None,
 ) -> tuple[list[Choice], str]:
-    """Choose values for the keys of a run that takes `config.hours`; returns choices, and a text for the user.
+    """Choose configuration values for a run of `config.hours` hours; returns the choices and a text for the user.
 
-    Args: config: the configuration without choices; given: keys that the user has set; compose: builds the
-    configuration with choices; log: shows progress; scales: whether to scale the phases of `config` to the time;
-    card: the GPU to predict step times for; None: measure steps on this machine.
+    Args: config: the configuration before any choice; given: keys that the user has set; compose: builds the
+    configuration from choices; log: shows progress; scales: whether to keep the phases of `config`, and scale their
+    lengths to the time; card: the GPU to predict step times for, or None to measure steps on this machine.
     """
     if rank_from_environment() is not None or config.distributed.nnodes > 1:
         problem = "hours= has to choose the recipe on one machine before the ranks start."
@@ -143,7 +143,7 @@ def find_recipe(
         if (recipe.sizes, recipe.batch) in measured or len(measured) == ATTEMPTS:
             break
         measured.append((recipe.sizes, recipe.batch))
-        if card is not None:  # The chosen loss and penalties change the predicted step times.
+        if card is not None:  # Predict again, because the chosen loss changes the step times.
             costs.config = compose(recipe.choices)
             continue
         log(f"Measuring steps up to {recipe.sizes.resolution}x{recipe.sizes.resolution}")
@@ -162,7 +162,7 @@ def find_recipe(
 
 
 def facts_of(config: DataConfig) -> DataFacts:
-    """Find number, resolution, channels and classes of the training images; opens only a sample of unprepared files.
+    """Find number, resolution, channels and classes of the images; if they are not prepared, opens only a sample.
 
     Raises UserError if there are no usable images, or if data.labels=true but the images are not prepared.
     """

@@ -41,7 +41,7 @@ from pggan.training.timing import StepTimes
 CALIBRATION_SECONDS = 120.0  # With calibrate=true, steps are timed for at most 120 seconds.
 PROCESSES = (1, 2, 4, 8, 16, 64, 256)  # numbers of ranks that the scaling table has by default
 UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
-DGC_RATIO = 0.1  # default of gradients.ratio in the scaling table
+DGC_RATIO = 0.1  # share of gradient entries that DGC (deep gradient compression) sends by default
 
 
 def run(config: PlanConfig) -> int:

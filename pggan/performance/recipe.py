@@ -1,7 +1,7 @@
-"""Chooses the recipe for `hours=`: network sizes and phase lengths that fill the hours, and other keys by rules.
+"""Chooses the recipe for `hours=`: network sizes and phase lengths that fill the time, and other keys by rules.
 
-The rules for networks of 64 feature maps on CPUs come from experiments (docs/lab.md).  The rules for final resolutions
-of 512x512 and more come from the official preset for one GPU.  All other rules are StyleGAN2-ADA's cfg=auto (2020).
+The rules for networks of 64 feature maps on CPUs come from experiments (docs/lab.md).  From 512x512 on, the rules come
+from the official code of the paper, for one GPU.  All other rules are those of cfg=auto in StyleGAN2-ADA (2020).
 """
 
 from collections.abc import Callable, Mapping, Set
@@ -17,8 +17,8 @@ from pggan.core.text import duration
 STABLE = {4: 1500, 8: 2500, 16: 5000, 32: 8000, 64: 16_000, 128: 32_000, 256: 64_000, 512: 128_000}
 FADE = {8: 1500, 16: 3000, 32: 5000, 64: 8000, 128: 16_000, 256: 32_000, 512: 64_000, 1024: 128_000}
 MAX_IMAGES = 600_000  # largest number of images in any phase before the last, as in the official presets
-# In long runs, one factor lengthens the phases before the last, so that these phases take GROWTH_SHARE of the time.
-# Phases are not lengthened by a factor below LONGER_FROM, because slightly longer phases make short runs worse.
+# In long runs, all phases before the last are lengthened by one factor, so that they take 30 % of the time.
+# If this factor is below 1.5, phases are not lengthened, because slightly longer phases make short runs worse.
 # After five minutes, KID (x 1000) of avatars is 263 with the phases of recipe `demo`, and 294 with longer phases.
 GROWTH_SHARE, LONGER_FROM = 0.3, 1.5
 # A final resolution R is chosen only if there is time for FINAL[R] images at R.
@@ -26,7 +26,7 @@ GROWTH_SHARE, LONGER_FROM = 0.3, 1.5
 # For avatars, DRAWN_FINAL replaces FINAL: training has to be longer, because every error is visible in flat areas.
 FINAL = {4: 500, 8: 2000, 16: 5000, 32: 15_000, 64: 20_000, 128: 10**5, 256: 3 * 10**5, 512: 10**6, 1024: 3 * 10**6}
 DRAWN_FINAL = FINAL | {32: 20_000, 64: 60_000}
-# More than 64 feature maps are chosen only if there is time for WIDER times FINAL images at the final resolution.
+# More than 64 feature maps are chosen only if there is time for 10 * FINAL[R] images at the final resolution R.
 # After half an hour of training, KID (x 1000) of avatars is 217 with 64 feature maps, and 347 with 128 feature maps.
 WIDTHS, WIDER = (64, 128, 256, 512), 10
 MIN_WIDTH = {4: 64, 128: 128, 256: 256, 512: 512}  # least model.fmap_max by final resolution
@@ -34,7 +34,7 @@ BASE, MAX_BASE = 8, 8192  # fmap_base is BASE * final resolution * fmap_max / 64
 # On a CPU, runs of fewer than SHORT_RUN images use small batches, because more updates help short runs.
 # With batches of 4 instead of 8, KID (with Inception, x 1000) of portraits falls from 2.9 to 1.5 at 32x32.
 # With batches of 4 below 64x64, KID of portraits at 64x64 falls from 2.4 to 1.5.
-# With batches of 4 at 64x64, 34 of 48 portraits are whole, and 24 with 8; with pretrained features, 26 and 19.
+# At 64x64, 34 of 48 faces have no defect with batches of 4, and 24 with 8; with pretrained features, 26 and 19.
 # Longer runs on a CPU use batches of 16: after 476,000 avatars, KID (x 1000) is 217, and 268 with batches of 8.
 SHORT_RUN, LONG_RUN_BATCH, DRAWN_BATCH, PHOTOS_BATCH = 200_000, {4: 16}, {4: 8}, {4: 4, 128: 8}
 GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}
@@ -45,7 +45,7 @@ FALLING_SHARE = 0.14  # learning rates fall to 0 in the last 14 % of images at t
 PUBLISHED_FROM = 512  # from this final resolution on, loss and learning rates are those of the official preset
 # Learning rates by number of feature maps (fmap_max): 0.006 is from the recipe orl_64, 0.0025 from StyleGAN2-ADA.
 RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}
-# Long runs with fewer photographs use ADA.  In a short run with 1,349 portraits, ADA raised KID from 4.2 to 4.5.
+# Long runs with fewer than 5,000 photographs use ADA.  In a short run with 1,349, ADA raised KID from 4.2 to 4.5.
 FEW_IMAGES = 5000
 STABLE_KEY, FADE_KEY = "schedule.stable_images", "schedule.fade_images"
 
@@ -87,9 +87,9 @@ Costs = Callable[[NetworkSizes, PerResolution], Mapping[int, float]]
 class Recipe:
     """Chooses configuration values that suit the images, the machine and the time; `choose` fills `choices`.
 
-    Args: config: the configuration without choices; given: keys that the user has set; scales: whether to scale the
+    Args: config: the configuration before any choice; given: keys that the user has set; scales: whether to scale the
     phase lengths of `config` instead of the default lengths; kind: device type (cpu, cuda or mps); seconds: time for
-    training; has_features: whether the package with the weights of FEATURES is installed.
+    training; has_features: whether the package with D's pretrained features is installed.
     """
 
     config: TrainConfig
@@ -120,7 +120,7 @@ class Recipe:
         self.choices += [Choice(*each, reason) for each in values.items() if each[0] not in self.given]
 
     def choose(self) -> None:
-        """Choose network sizes, batches and phase lengths, then the keys of `rules`; the user's keys are left out."""
+        """Choose network sizes, batch sizes, phase lengths and the keys in `rules`, but no key set by the user."""
         self.choose_sizes()
         before, self.batch = [*self.choices], self.batch_sizes(self.sizes.resolution)
         is_short = self.choose_lengths() < SHORT_RUN
@@ -139,13 +139,13 @@ class Recipe:
         published, small, is_short = side >= PUBLISHED_FROM, side <= FEATURES_FROM, images < SHORT_RUN
         maps, batch = self.width(self.sizes, MIN_RESOLUTION), int(value_at(self.batch, side))
         loss = self.config.loss.name if "loss" in given else "wgan_gp" if published else "logistic"
-        # At 64x64 with pretrained features, 39 of 64 portraits are whole with gamma 12, and 24 with gamma 4.
+        # At 64x64 with pretrained features, 39 of 64 faces have no defect with gamma 12, and 24 with gamma 4.
         # Without the features, KID (x 1000) of portraits is 83 with gamma 4, and 97 with gamma 12.
         # At 32x32, KID (x 1000, Inception) of portraits is 2.6 with gamma 1, and 6.2 with gamma 3.
         at_64 = 12.0 if self.sizes.features else 4.0
         least = at_64 if photos and side == FEATURES_FROM and loss == "logistic" else 1.0
         gamma = gamma_by_rule(side, batch, least)
-        gamma_by = f"0.0002 x {side}^2 / {batch}, at least {least:g}: smaller values were worse"
+        gamma_by = f"0.0002 x {side}^2 / {batch}, at least {least:g}, because smaller values were worse"
         width = max((width for width in WIDTHS if width <= maps), default=WIDTHS[0])
         by_demo, rate = drawn and width == WIDTHS[0], RATES[width]
         rate_g, rate_d = (0.001, 0.001) if published else (0.02, 0.01) if by_demo else (rate, rate)
@@ -166,9 +166,9 @@ class Recipe:
             (drawn and not published and maps < 128, {"model.residual": True}, "lowers KID of avatars from 660 to 591"),
             (photos and small and channels in (1, 3), {"model.blur": True}, "lowers KID of portraits from 810 to 710"),
             (drawn, {"data.mirror": False}, "as in recipe demo"),
-            (few, {"augmentation": "ada"}, f"in long runs, D would memorize fewer than {FEW_IMAGES:,} photographs"),
+            (few, {"augmentation": "ada"}, f"for long runs with under {FEW_IMAGES:,} photographs, which D could memorize"),
             (adapts, {"augmentation.rampup_images": rampup}, "so that ADA's p can reach 1 within the run"),
-            (True, {"ema.half_life_images": half_life}, "1/60 of the run's images, but 1,000 to 10,000 images"),
+            (True, {"ema.half_life_images": half_life}, "1/60 of the run's images, at least 1,000 and at most 10,000"),
             (self.grows, {"ema.rampup": None}, "the averaged generator is already trained"),
             (not self.grows, {"ema.rampup": 0.2 if is_short else 0.05}, "recipe demo" if is_short else "StyleGAN2-ADA"),
             (True, {"monitor.tick_images": one_two_five(images / ticks)}, f"about {ticks} log lines in the run"),
@@ -213,7 +213,7 @@ class Recipe:
             self.take(features | {"model.features_from": FEATURES_FROM}, "D sees pretrained features: clearer faces")
 
     def candidates(self, side: int) -> list[NetworkSizes]:
-        """List possible network sizes for the final resolution `side`, narrowest first; keys of the user stay fixed."""
+        """List possible network sizes for the final resolution `side`, narrowest first; sizes set by the user stay."""
         model, given = self.config.model, self.given
         widths = [width for width in WIDTHS if width >= value_at(MIN_WIDTH, side)]
         widths = [model.fmap_max] if "model.fmap_max" in given else widths
@@ -246,7 +246,7 @@ class Recipe:
         return stable, schedule.fade_images if self.scales or FADE_KEY in self.given else FADE
 
     def batch_sizes(self, resolution: int, *, short: bool = True) -> dict[int, int]:
-        """Batch sizes by resolution, up to `resolution`: the user's, or the best for device and length of the run.
+        """Return {resolution: batch size} up to `resolution`: the user's sizes, or the best for the device and run.
 
         A batch has at least one minibatch-stddev group per rank, and at most as many images as the training set.
         """
