@@ -164,7 +164,7 @@ class ParserOfText(argparse.ArgumentParser):
 
 
 def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool = False) -> list[str]:
-    """Rewrite overrides for Hydra; raises UserError for an unknown key, and for a word that is no key=value.
+    """Rewrite overrides for Hydra; raises UserError for an unknown key, and for a word without '='.
 
     With `several` (--multirun), each value of a list becomes a job of its own.
     """

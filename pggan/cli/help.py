@@ -7,7 +7,7 @@ from textwrap import fill, indent, wrap
 from pggan.cli.commands import COMMANDS, STAGES, Command
 from pggan.config.defaults import CONFIGS, choices_of
 
-WIDTH = 80  # maximum number of characters per line, but not in YAML files
+WIDTH = 80  # maximum number of characters per line; YAML files may have longer lines
 
 
 def overview() -> str:

@@ -182,7 +182,7 @@ def guarded(run: Callable[[], int]) -> int:
     except OSError as error:
         if error.errno not in REFUSED:
             raise
-        problem = str(error).partition("] ")[2]  # without the number of the error
+        problem = str(error).partition("] ")[2]  # leaves out a prefix such as "[Errno 13] "
         print(f"Error: {problem}.\n  Make room there, get permission, or choose another path.", file=sys.stderr)
         return EXIT_USER_ERROR
     except KeyboardInterrupt as interrupt:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 RECIPE_FILE = "recipe.yaml"
 OF_ONE_RUN = {"run_dir", "resume", "hours", "grow"}  # recipe.yaml can start other runs, so it leaves out these keys
 OF_THE_MACHINE = {"devices", "threads"}  # recipe.yaml leaves out these keys if the user has set them
-RECIPES = ("experiment", "debug")  # the choices in these config groups are recipes
+RECIPES = ("experiment", "debug")  # each choice in these config groups is a recipe with values for many keys
 NAMED_GROUPS = ("loss", "augmentation", "gradients")  # config groups whose choices have different keys
 # grow=RUN copies the configuration of RUN, and hours= then chooses new values of these keys and of LENGTHS.
 GROWING = {
@@ -46,7 +46,7 @@ TOTAL = "schedule.total_images"
 
 
 def with_choices(command: Command, values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """Return all values; with hours=, choose those that the user has not set, and let `pggan train` write recipe.yaml."""
+    """Return `values`; with hours=, choose those that the user has not set, and for `pggan train` write recipe.yaml."""
     if resumes(overrides):
         return values
     if values.get("hours") is None:

@@ -165,7 +165,7 @@ class Load(NamedTuple):
 
     steps: int
     batch: int
-    group: int  # size of a group of minibatch stddev, which stays on one device
+    group: int  # number of images in a minibatch-stddev group; a group stays on one device
     seconds: float  # time of one step
     fixed_seconds: float  # the part of a step's time that does not depend on the batch size
     numels: tuple[int, ...]  # number of gradient entries of G, and of D

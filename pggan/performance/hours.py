@@ -38,14 +38,14 @@ MAX_AVATAR = 256  # highest final resolution for avatars; larger avatars show no
 
 
 class MeasuredCosts:
-    """Predicts training seconds per image from FLOPs, for networks of any size; measured steps correct them."""
+    """Predicts training seconds per image from FLOPs, for networks of any size; measured step times correct this."""
 
     def __init__(
         self, config: TrainConfig, facts: DataFacts, device: torch.device, ranks: int, speed: Speed | None = None
     ) -> None:
         self.config, self.facts, self.device, self.ranks = config, facts, device, ranks
         self.speed = speed or speed_of(device, config.precision)
-        self.ratios: dict[int, float] = {}  # measured / expected step time, by resolution
+        self.ratios: dict[int, float] = {}  # {resolution: measured step time / predicted step time}
 
     def __call__(self, networks: NetworkSizes, batch: PerResolution) -> dict[int, float]:
         """Predict {resolution: training seconds per image} for all resolutions of `networks`."""
@@ -57,7 +57,7 @@ class MeasuredCosts:
         return found
 
     def measure(self, config: TrainConfig, recipe: Recipe, seconds: float) -> None:
-        """Time steps of `recipe` for at most `seconds`, to correct predictions; `config` includes its choices."""
+        """Time steps of `recipe` for at most `seconds`, to correct predictions; `config` contains the chosen values."""
         stable = {phase.resolution: phase for phase in config.schedule.build().phases}
         phases = [replace(phase, batch=self._local(recipe.batch, side)) for side, phase in stable.items()]
         found = self.times(config, recipe.sizes).measured(phases, seconds)

@@ -18,7 +18,7 @@ STABLE = {4: 1500, 8: 2500, 16: 5000, 32: 8000, 64: 16_000, 128: 32_000, 256: 64
 FADE = {8: 1500, 16: 3000, 32: 5000, 64: 8000, 128: 16_000, 256: 32_000, 512: 64_000, 1024: 128_000}
 MAX_IMAGES = 600_000  # largest number of images in any phase before the last, as in the official presets
 # In long runs, all phases before the last are lengthened by one factor, so that they take 30 % of the time.
-# If this factor is below 1.5, phases are not lengthened, because slightly longer phases make short runs worse.
+# Phases are not lengthened by a factor below 1.5, because slightly longer phases make short runs worse.
 # After five minutes, KID (x 1000) of avatars is 263 with the phases of recipe `demo`, and 294 with longer phases.
 GROWTH_SHARE, LONGER_FROM = 0.3, 1.5
 # A final resolution R is chosen only if there is time for FINAL[R] images at R.
@@ -42,7 +42,7 @@ GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}
 # Below 64x64, training without pretrained features is better.
 FEATURES, FEATURES_FROM = "efficientnet-lite0", 64
 FALLING_SHARE = 0.14  # learning rates fall to 0 in the last 14 % of images at the final resolution (as in recipe demo)
-PUBLISHED_FROM = 512  # from this final resolution on, loss and learning rates are those of the official preset
+PUBLISHED_FROM = 512  # from this final resolution on, loss and learning rates are those of the paper's official code
 # Learning rates by number of feature maps (fmap_max): 0.006 is from the recipe orl_64, 0.0025 from StyleGAN2-ADA.
 RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}
 # Long runs with fewer than 5,000 photographs use ADA.  In a short run with 1,349, ADA raised KID from 4.2 to 4.5.
@@ -166,7 +166,7 @@ class Recipe:
             (drawn and not published and maps < 128, {"model.residual": True}, "lowers KID of avatars from 660 to 591"),
             (photos and small and channels in (1, 3), {"model.blur": True}, "lowers KID of portraits from 810 to 710"),
             (drawn, {"data.mirror": False}, "as in recipe demo"),
-            (few, {"augmentation": "ada"}, f"for long runs with under {FEW_IMAGES:,} photographs, which D could memorize"),
+            (few, {"augmentation": "ada"}, f"D would memorize so few photographs (under {FEW_IMAGES:,}) in a long run"),
             (adapts, {"augmentation.rampup_images": rampup}, "so that ADA's p can reach 1 within the run"),
             (True, {"ema.half_life_images": half_life}, "1/60 of the run's images, at least 1,000 and at most 10,000"),
             (self.grows, {"ema.rampup": None}, "the averaged generator is already trained"),
@@ -213,7 +213,7 @@ class Recipe:
             self.take(features | {"model.features_from": FEATURES_FROM}, "D sees pretrained features: clearer faces")
 
     def candidates(self, side: int) -> list[NetworkSizes]:
-        """List possible network sizes for the final resolution `side`, narrowest first; sizes set by the user stay."""
+        """List possible network sizes for final resolution `side`, narrowest first; sizes set by the user are kept."""
         model, given = self.config.model, self.given
         widths = [width for width in WIDTHS if width >= value_at(MIN_WIDTH, side)]
         widths = [model.fmap_max] if "model.fmap_max" in given else widths
@@ -239,7 +239,7 @@ class Recipe:
         return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]
 
     def lengths(self) -> tuple[PerResolution, PerResolution]:
-        """The images of stable phases and of fades, by resolution, before `choose_lengths` scales the phases."""
+        """Return the numbers of images in stable phases and in fades, by resolution, without scaling to the time."""
         schedule = self.config.schedule.build()
         default = STABLE | ({schedule.first_resolution: 0} if self.grows else {})  # this resolution is trained already
         stable = schedule.stable_images if self.scales or STABLE_KEY in self.given else default

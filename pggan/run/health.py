@@ -55,7 +55,7 @@ class MetricAccumulator:
 
 
 def means(values: Values, group: ProcessGroup) -> dict[str, float]:
-    """Return the mean of each metric over steps and ranks, the sum of skipped updates, and maximal gradient norms."""
+    """Return means of metrics over steps and ranks, sums of skipped updates, and also maxima of gradient norms."""
     if not values:
         return {}
     mine = [(float(each.sum(dtype=np.float64)), each.size, float(each.max())) for each in values.values()]
@@ -82,7 +82,7 @@ class Alarms:
         """Return the state of every alarm (1 or 0) by TensorBoard tag, and the texts of new alarms."""
         if resolution != self._resolution:
             self._resolution, self._said = resolution, set[str]()
-            self._recent[REALS_SIGN].clear()  # D's scores at an old resolution would mislead, so they are forgotten
+            self._recent[REALS_SIGN].clear()  # forget D's scores at the previous resolution, which can't be compared
         found = {
             "gradients": self._gradients(scalars),
             # While learning rates decay, even good runs have a D that is right about most reals, so this check is off.
