@@ -78,8 +78,8 @@ def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) 
         return inside
     if not inside.size:
         raise BadImage("the face lies outside the image")
-    # Outside of the photograph, mirrored pixels blur and fade to the median colour with growing distance.
-    # FFHQ's script differs: blur and fading also depend on the width of the padding.
+    # Outside the photograph are mirrored pixels; their blur and fading to the median colour grow with the distance.
+    # In FFHQ's script, blur and fading also depend on the width of the padding.
     widths = ((before[1], after[1]), (before[0], after[0]), (0, 0))
     padded = np.pad(inside, widths, "reflect" if min(inside.shape[:2]) > 1 else "edge")
     lines = zip(inside.shape[:2], widths, strict=False)

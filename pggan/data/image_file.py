@@ -1,4 +1,4 @@
-"""Convert image files to square uint8 images in sRGB, or say why a file can't be used.
+"""Convert image files to square uint8 images in sRGB, or report why a file can't be used.
 
 Pictures are turned upright as their EXIF or XMP data says.  Transparent pixels are drawn on white, unless the dataset
 has an alpha channel.  Pictures are scaled down, never enlarged: by block averages if the side of the picture is a
@@ -37,7 +37,7 @@ ORIENTATION_TAG = 0x0112
 TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
 TURN = {number: Image.Transpose[name] for number, name in enumerate(TURNS, 2)}  # the keys are EXIF orientations
 CONVERT = "convert it to PNG or JPEG"
-# Each key matches the first bytes of a file; the value names the kind of the file, and what to do with the file.
+# Each key is a regular expression for the first bytes of a file.  The value names the file type, and what to do.
 KINDS = {
     rb"version https://git-lfs": "a pointer of Git LFS: run `git lfs pull`",
     rb"....ftyp(hei|hev|mif1|msf1)": f"HEIC: {CONVERT}",
@@ -71,14 +71,14 @@ class BadImage(Exception):
 
 
 class ImageFile(NamedTuple):
-    """An image file, an archive member, or a drawing; error messages show `path`; worker processes unpickle `open`."""
+    """An image file on disk, in an archive, or drawn when opened.  Errors show `path`.  `open` has to be picklable."""
 
     path: Path
     open: Callable[[], BinaryIO]
 
 
 class ImageHeader(NamedTuple):
-    """The size of an image before EXIF data turns the image upright, and whether the image is grey."""
+    """The size of an image as stored, without the rotation in its EXIF data, and whether the image is grey."""
 
     width: int
     height: int
@@ -86,7 +86,7 @@ class ImageHeader(NamedTuple):
 
 
 def read_header(file: ImageFile) -> ImageHeader:
-    """Read the header of an image file without decoding pixels; raises BadImage."""
+    """Read the header of an image file without decoding pixels; raises BadImage if the file can't be used."""
     with _opened(file) as (image, _):
         return ImageHeader(*image.size, Image.getmodebase(image.mode) == "L")
 
@@ -168,7 +168,7 @@ def _opened(file: ImageFile) -> Iterator[tuple[Image.Image, BinaryIO]]:
 
 
 def _has_wrong_checksums(content: bytes) -> bool:
-    """Whether PNG metadata have a wrong checksum; raises BadImage if pixels have one or if rows are missing."""
+    """Return whether PNG metadata have wrong checksums; raises BadImage if pixels have one, or if rows are missing."""
     place, is_odd, rows = 8, False, b""
     while (name := content[place + 4 : place + 8]) not in (b"", b"IEND"):
         start, place = place + 4, place + 12 + int.from_bytes(content[place : place + 4])
@@ -184,7 +184,7 @@ def _has_wrong_checksums(content: bytes) -> bool:
     bits *= PNG_SAMPLES[colours]
     decoder, count = decompressobj(), 0
     while rows and not decoder.eof:
-        count += len(decoder.decompress(rows, 2**20))  # raises if the checksum of all rows is wrong
+        count += len(decoder.decompress(rows, 2**20))  # raises zlib.error if the checksum of the pixels is wrong
         rows = decoder.unconsumed_tail
     sizes = [(-(-(width - x) // dx), -(-(height - y) // dy)) for x, y, dx, dy in PNG_PASSES[interlaced]]
     if count < sum(lines * (1 + -(-columns * bits // 8)) for columns, lines in sizes if columns > 0):
@@ -195,7 +195,7 @@ def _has_wrong_checksums(content: bytes) -> bool:
 def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> tuple[Pixels | None, bool]:
     """Decode a JPEG file strictly, because Pillow would fill damaged parts with grey; raises BadImage.
 
-    Returns the pixels (None if only Pillow can decode the file), and whether libjpeg warned.
+    Returns the pixels (None if only Pillow can decode the file), and whether the file had harmless faults.
     """
     colours = "GRAY" if mode == "L" else mode
     decoded = partial(simplejpeg.decode_jpeg, colorspace=colours, min_height=least_side, min_width=least_side)
@@ -213,30 +213,30 @@ def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> tuple[Pixels | N
 
 def _mended_jpeg(content: bytes, mode: str) -> bytes:
     """Remove harmless faults from a JPEG file; libjpeg reports only the first fault, which could hide a serious one."""
-    # The result has JFIF version 1 and known colours, but no metadata, stray bytes or zeros after pixels.
-    parts, place, missing = [content[:2]], 2, {(0, 0)}  # coefficients that no scan has yet: (component, number)
-    transform = b"\2" if mode == "CMYK" else b"\1"  # libjpeg assumes this number in place of an unknown one
+    # The result has JFIF version 1 and a known colour transform, but no metadata, stray bytes or zeros after pixels.
+    parts, place, missing = [content[:2]], 2, {(0, 0)}  # `missing`: (component, DCT coefficient) not in any scan yet
+    transform = b"\2" if mode == "CMYK" else b"\1"  # libjpeg assumes this colour transform if it is unknown
     while (found := MARKER.search(content, place)) and found[1] != b"\xd9":
         place = found.end() + int.from_bytes(content[found.end() : found.end() + 2])
         segment = b"\xff" + found[1] + content[found.end() : place]
         if found[1] not in b"\xe1\xe2\xe3\xe4\xe5\xe6\xe7\xe8\xe9\xea\xeb\xec\xed\xef\xfe":
             segment = re.sub(rb"(?<=^\xff\xe0..JFIF\0).", b"\1", segment, flags=re.DOTALL)
             parts.append(re.sub(rb"(?<=^\xff\xee..Adobe.{6})[^\0]", transform, segment, flags=re.DOTALL))
-        if found[1] in b"\xc0\xc1\xc2":  # these segments (SOF) begin a frame of Huffman codes
+        if found[1] in b"\xc0\xc1\xc2":  # these segments (SOF0 to SOF2) start a Huffman-coded image
             missing = {(component, number) for component in segment[10::3] for number in range(64)}
         if found[1] == b"\xda":  # in a JPEG file, pixels follow each segment of this kind (SOS)
             first, last, bits = segment[-3:]
-            if bits & 15 == 0:  # the lowest bits are in this scan; progressive files have the higher bits before
+            if bits & 15 == 0:  # this scan has the lowest bits; in progressive files, earlier scans have the others
                 missing -= {(name, number) for name in segment[5:-3:2] for number in range(first, last + 1)}
             after = MARKER.search(content, place)
             pixels = content[place : after.start() if after else None].rstrip(b"\0")
-            parts.append(pixels + b"\0" * pixels.endswith(b"\xff"))  # a JPEG file writes a pixel byte ff as ff 00
-    # A file without an end marker gets one only if all scans are there; libjpeg finds out if the last scan is cut.
+            parts.append(pixels + b"\0" * pixels.endswith(b"\xff"))  # in JPEG pixel data, a byte ff is stored as ff 00
+    # A missing end marker is added only if all scans are there.  libjpeg reports an error if the last scan is cut.
     return b"".join([*parts, b"\xff\xd9" * (found is not None or not missing)])
 
 
 def _orientation(image: Image.Image) -> Any:
-    """Read the orientation from EXIF or XMP data: 1 without such data, None if the data can't be read."""
+    """Return the orientation (1 to 8) in EXIF or XMP data: 1 without such data, None if the data can't be read."""
     info = image.info
     try:
         if "Raw profile type APP1" in info:  # older versions of ImageMagick write EXIF data under this name
@@ -308,7 +308,7 @@ def load_image(file: ImageFile, resolution: int, channels: int, crop: str) -> tu
 
 
 def usable_side(width: int, height: int, crop: str) -> int:
-    """Compute the largest resolution for which the image need not be enlarged."""
+    """Compute the largest resolution that an image of this size can have after `crop`, without being enlarged."""
     return max(width, height) if crop == "pad" else min(width, height)
 
 

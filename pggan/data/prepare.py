@@ -62,7 +62,7 @@ def run(config: PrepareConfig) -> int:
     if source.table is not None and not classes:
         print(f"The source has a table {source.table.name}. Set labels=true to use its labels.")
     places, run_dir = {"data.path": pyramid.path}, Path("outputs", pyramid.path.name)
-    places |= {} if run_dir.exists() else {"run_dir": run_dir}  # a new training can't begin where a run is
+    places |= {} if run_dir.exists() else {"run_dir": run_dir}  # a new training can't use another run's folder
     print(next_command("train", *["data.labels=true"] * bool(classes), "hours=2", **places))
     return 0
 
@@ -96,7 +96,7 @@ def training_pyramid(
 ) -> Path:
     """Return the dataset directory for training up to `resolution`; a missing dataset is made in the folder `cache`.
 
-    `path` is a dataset or a source of images.  Without `path`, a dataset of `count` cartoon faces (avatars) is made.
+    `path` is a dataset, a folder, an archive or torchvision:NAME.  None means a dataset of `count` cartoon faces.
     """
     if path is None:
         cached = Path(cache, f"avatars-{STYLE}-{count}-{resolution}px")
@@ -116,7 +116,7 @@ def training_pyramid(
 
 
 def digest_of(source: Source, options: Options) -> str:
-    """Compute a SHA-256 of the options, the tables, and each image file's name and stamp (such as size and time)."""
+    """Hash (SHA-256) options, label and landmark files, and each image file's name and stamp (such as its size)."""
     tables = [Path(path) for path in (options.landmarks, options.labels) if isinstance(path, str)]
     inside = [source.table] if options.labels is True and source.table is not None else []
     files = [(entry.name, entry.stamp) for entry in [*source.entries, *inside]]

@@ -28,7 +28,7 @@ from pggan.core.process import available_cores
 from pggan.core.text import command_line
 
 INDEX_FILE = "index.json"
-PREPARE_AGAIN = "Delete this dataset, and prepare or copy it again; in data.cache=, training makes it again by itself."
+PREPARE_AGAIN = "Delete this dataset, then prepare or copy it again. If it is in data.cache=, training prepares it."
 FORMAT = "pggan-pyramid"
 VERSION = 1
 SHARD_BYTES = 2**30  # largest size of a shard; fixed, so that the same images always make the same files
@@ -40,7 +40,7 @@ Images = NDArray[np.uint8]  # an array [N, H, W, C] of images, or [H, W, C] of o
 
 @dataclass(frozen=True)
 class StoredFile:
-    """The entry of index.json about one file of the dataset."""
+    """What index.json says about one file of the dataset."""
 
     file: str
     images: int
@@ -59,7 +59,7 @@ def shard_name(level: int, number: int) -> str:
 
 
 def shards_of(level: int, channels: int, images: int) -> Iterator[StoredFile]:
-    """Yield the shards that hold `images` images at the resolution `level`; the checksums stay empty."""
+    """Yield a StoredFile, without checksum, for each shard of a dataset of `images` images at resolution `level`."""
     most = images_per_shard(level, channels)
     for number, first in enumerate(range(0, images, most)):
         count = min(most, images - first)
@@ -93,7 +93,7 @@ class Index:
 
 
 def parse_index(content: bytes) -> Index:
-    """Parse and check an untrusted index.json; raises ValueError if it is invalid, UserError for another version."""
+    """Parse and check an untrusted index.json; raises ValueError if it is invalid, UserError if VERSION differs."""
     raw = parse_json(content)
     if raw.get("format") != FORMAT:
         raise ValueError(f"its format is not '{FORMAT}'")
@@ -137,7 +137,7 @@ def open_pyramid(
     labels: bool = False,
     verify: bool = True,
 ) -> "ImagePyramid":
-    """Open a dataset; raises UserError unless resolution, number of images, channels and labels suit the training.
+    """Open a dataset; raises UserError if it lacks the resolution, number of images, channels or labels asked for.
 
     `verify` compares the files up to `resolution` with their checksums, which takes about a second per 2 GB.
     """
@@ -164,7 +164,7 @@ def open_pyramid(
 class ImagePyramid:
     """A dataset that is opened for reading; raises UserError if files are missing, invalid or of the wrong size.
 
-    `labels` is int64 [N], or None without classes.  `fingerprint` is a hash of all images and labels.
+    `labels` has each image's class, int64 [N], or is None.  `fingerprint` is a hash of all images and labels.
     """
 
     def __init__(self, path: Path) -> None:
@@ -225,7 +225,7 @@ class ImagePyramid:
         return sum(shard.bytes for shard in self._index.levels[resolution])
 
     def verify(self, resolutions: Iterable[int] | None = None) -> None:
-        """Verify the labels and the images at `resolutions` (default: all); raises UserError if a file was changed."""
+        """Compare labels and images at `resolutions` (None: all) with the checksums; raises UserError if any differ."""
         files = self._index.files(self.resolutions if resolutions is None else resolutions)
         for stored, digest in zip(files, checksums(self.path, files), strict=True):
             if digest != stored.sha256:
@@ -233,7 +233,7 @@ class ImagePyramid:
                 raise UserError(problem, PREPARE_AGAIN)
 
     def _shards(self, resolution: int) -> tuple[list[Images], NDArray[np.int64]]:
-        # Shards are memory-mapped when they are first read, because every memory map keeps a file open.
+        # A shard is memory-mapped at its first read, not earlier, because every memory map keeps a file open.
         if resolution not in self._mapped:
             maps = [
                 np.memmap(path, np.uint8, "r").reshape(-1, resolution, resolution, self.channels).view(np.ndarray)

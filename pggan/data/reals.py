@@ -40,14 +40,14 @@ def to_float(images: Tensor) -> Tensor:
 
 @dataclass(eq=False)
 class RealBatches:
-    """Batches of real images; the images depend on the seed and the number of images shown, not on the rank count."""
+    """Batches of real images; they depend on the seed and the number of images shown, not on the number of ranks."""
 
     pyramid: ImagePyramid
     seed: int
     device: torch.device
     mirror: bool  # flip each image left to right with probability 1/2
     labels: bool
-    indices: Callable[[int], Indices] = np.arange  # says which images of the global batch this rank loads
+    indices: Callable[[int], Indices] = np.arange  # maps the global batch size to the positions that this rank loads
 
     def __post_init__(self) -> None:
         labels = self.pyramid.labels if self.labels else None
@@ -62,7 +62,7 @@ class RealBatches:
         positions = self._on_device[phase.batch]
         shown = indices_at(self.seed, rng.images, phase.batch, self.pyramid.images)[mine]
         stored = torch.from_numpy(self.pyramid.read(phase.resolution, shown))  # [N, R, R, C]
-        # The copy from pinned memory waits in the GPU's queue, so the next batch is read while the GPU still computes.
+        # The copy from pinned memory is asynchronous, so the next batch is read while the GPU still computes.
         stored = stored.pin_memory() if self.device.type == "cuda" else stored
         stored = stored.to(self.device, non_blocking=True)
         if self.mirror:

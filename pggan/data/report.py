@@ -1,4 +1,4 @@
-"""Check image files before they become a dataset: find faces, read headers, and report files that are bad."""
+"""Check image files before they are converted to a dataset: find faces, read headers, and report bad files."""
 
 import json
 import multiprocessing
@@ -24,7 +24,7 @@ SIDE = 512  # the search for faces scales the longer side of photographs down to
 
 @dataclass
 class Findings:
-    """The image files of a source, and which of them are bad."""
+    """The image files of a folder, archive or data set, and the reasons why some of these files are bad."""
 
     source: Source
     headers: dict[str, ImageHeader] = field(default_factory=dict)  # {name of a readable file: header}
@@ -40,7 +40,7 @@ class Findings:
         if bad == total or (bad and on_bad == "stop"):
             remedy = "Repair or remove these files, or leave them out with on_bad=report."
             if bad == total:
-                remedy = "Repair these files as the reasons say, or give other images."
+                remedy = "Repair the listed files, or give other images."
                 remedy += " For small images, give a smaller max_resolution= (in training: schedule.final_resolution=)."
             raise UserError("\n".join([f"{bad} of {total} images cannot be used:", *_lines(self._bad())]), remedy)
 
@@ -74,7 +74,7 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 def _lines(groups: Mapping[str, list[str]]) -> list[str]:
     lines = []
     for text, names in sorted(groups.items(), key=lambda item: -len(item[1])):
-        # Control codes in a file name are escaped, because a terminal would obey them.
+        # Control characters in file names are escaped, because a terminal would interpret them.
         shown = [name if name.isprintable() else ascii(name) for name in names[:NAMED_IN_LINE]]
         lines.append(f"  {text}: {len(names)} ({', '.join(shown)}{', …' * (len(names) > len(shown))})")
     return lines if len(lines) <= MAX_LINES else [*lines[:MAX_LINES], f"  … and {len(lines) - MAX_LINES} more"]
@@ -92,7 +92,7 @@ def examine(source: Source, workers: Workers) -> Findings:
 
 
 def header_of(entry: Entry) -> tuple[str, ImageHeader | str]:
-    """Return the name of a file, and the header of the file or the reason why the file is bad."""
+    """Return (file name, header) or, if the file is bad, (file name, text that says why the file is bad)."""
     try:
         header = entry.problem or entry.header or read_header(entry.file)
         if entry.face is not None and isinstance(header, ImageHeader):
@@ -103,7 +103,7 @@ def header_of(entry: Entry) -> tuple[str, ImageHeader | str]:
 
 
 def with_found_faces(source: Source, workers: Workers) -> Source:
-    """Return `source` with one entry for each face in the photographs; a photograph without a face counts as bad."""
+    """Find faces, and return `source` with one Entry per face; photographs without a face are marked as bad."""
     from pggan.data import mtcnn  # importing torch takes seconds
 
     for network in mtcnn.NETWORKS:
@@ -113,7 +113,7 @@ def with_found_faces(source: Source, workers: Workers) -> Source:
 
 
 def faces_of(entry: Entry) -> list[Entry]:
-    """Return an entry for each face in a photograph, the largest face first; without faces, return one bad entry."""
+    """Return one Entry per face in a photograph, largest face first; without a face, one Entry with a `problem`."""
     import torch
 
     from pggan.data.mtcnn import find_faces

@@ -24,7 +24,7 @@ TABLE = "dataset.json"  # StyleGAN's tools write the labels of images into this 
 COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
 LINKED = "links to folders (cp -rL copies their files)"
 SPECIAL = "a link or another special file: unpack the archive"
-# Python reads a byte of a name that is not UTF-8 as a surrogate; this table turns surrogates into letters of Latin-1.
+# Python decodes the bytes of a non-UTF-8 file name to surrogates.  This table maps the surrogates to Latin-1 letters.
 LATIN_1 = {0xDC00 + byte: byte for byte in range(128, 256)}
 MAX_MEMBER_BYTES = 64_000_000  # larger files in an archive are refused
 
@@ -34,10 +34,10 @@ class Entry(NamedTuple):
 
     name: str  # the path in the folder or archive, with slashes; no two entries of a `Source` have the same name
     file: ImageFile
-    problem: str | None = None  # why the file is refused unopened; None if it is not refused
+    problem: str | None = None  # why the file is refused without opening it; None if it is not refused
     label: str | None = None  # name of the image's class
     stamp: str = ""  # a text that changes with the file, such as its size and time of change
-    header: ImageHeader | None = None  # only avatars have a header before the file is opened
+    header: ImageHeader | None = None  # set only for avatars (drawn cartoon faces), whose size is known in advance
     face: Landmarks | None = None  # landmarks of the face that crop=faces cuts out
     offset: int = 0  # where the file begins in a tar archive, in bytes
 
@@ -58,12 +58,12 @@ class Source:
         self.entries = sorted(self.entries, key=lambda entry: entry.file.path)
 
     def in_reading_order(self) -> list[Entry]:
-        """Sort the entries as they lie in a tar archive, because going back in a compressed archive is slow."""
+        """Return the entries in the order of the tar archive, because seeking back in a compressed archive is slow."""
         return sorted(self.entries, key=lambda entry: entry.offset)
 
 
 def source_of(description: dict[str, object], files: Iterable[Entry]) -> Source:
-    """Select the image files, but no hidden files; an image's class is the first folder that not all images share."""
+    """Select the image files that are not hidden; an image's class is the first folder that not all images share."""
     # Of several files with the same name in an archive, the last one counts, as after unpacking.
     named = (file._replace(name=file.name.translate(LATIN_1)) for file in files)
     found = {file.name: file for file in named if not re.search(r"(^|/)\.(?!\.?/)", file.name)}
@@ -115,7 +115,7 @@ def _open_below(path: Path, root: Path) -> BinaryIO:
 
 
 def archive_source(path: Path) -> Source:
-    """List the image files of a zip or tar archive; raises UserError if `path` is not an undamaged archive."""
+    """List the image files of a zip or tar archive; raises UserError if the archive is damaged or of another kind."""
     kind, members = ("zip", _zipped) if _is_zip(path) else ("tar", _tarred)
     try:
         return source_of({"kind": kind, "name": path.name}, members(path))
@@ -133,7 +133,7 @@ def archive_source(path: Path) -> Source:
 
 
 def _is_zip(path: Path) -> bool:
-    return zipfile.is_zipfile(path) and not tarfile.is_tarfile(path)  # the last file in a tar archive may be a zip
+    return zipfile.is_zipfile(path) and not tarfile.is_tarfile(path)  # is_zipfile accepts a tar that ends in a zip
 
 
 def _zipped(path: Path) -> Iterator[Entry]:
@@ -143,7 +143,7 @@ def _zipped(path: Path) -> Iterator[Entry]:
             with suppress(UnicodeError):
                 if not member.flag_bits & 0x800:  # some programs write UTF-8 names without the UTF-8 flag
                     raw = name.encode("cp437")
-                    # Info-ZIP adds a field "up" with the size, a 1, the checksum of this name, and the name in UTF-8.
+                    # Info-ZIP's extra field "up" has its size, a byte 1, the checksum of `raw`, and the name in UTF-8.
                     before, _, after = member.extra.partition(b"\1" + crc32(raw).to_bytes(4, "little"))
                     raw = after[: int.from_bytes(before[-2:], "little") - 5] if before[-4:-2] == b"up" else raw
                     name = raw.decode()

@@ -23,7 +23,7 @@ from pggan.data.sources import Entry, Source
 Value = TypeVar("Value")
 
 SIGNS = ",;\t| :"
-MOST_ALONE = 10  # If each image has a class of its own, more images than this are refused.
+MOST_ALONE = 10  # More images than this are refused if no two of them share a class.
 NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?", re.IGNORECASE)
 
 
@@ -40,7 +40,7 @@ def landmarks_from(points: Any) -> Landmarks:
     """Convert 4, 5 (with the nose) or dlib's 68 points to `Landmarks`; raises ValueError for any other input."""
     array: Landmarks = np.array(points, float)
     if array.shape not in ((4, 2), (5, 2), (68, 2)) or not np.isfinite(array).all():
-        raise ValueError(f"a face needs 4, 5 or 68 points without NaN; one has {array.shape[0] if array.ndim else 0}")
+        raise ValueError(f"a face needs 4, 5 or 68 finite points; one face has {array.shape[0] if array.ndim else 0}")
     if len(array) == 68:
         array = np.stack([array[36:42].mean(0), array[42:48].mean(0), array[48], array[54]])
     return np.delete(array, 2, axis=0) if len(array) == 5 else array
@@ -52,7 +52,7 @@ def plain(name: str) -> str:
 
 
 def matched(listed: Mapping[str, Value], names: Sequence[str]) -> dict[str, Value]:
-    """Return {name: value} for all `names` that the table `listed` has."""
+    """Return {name: value} for the `names` that have a value in `listed`; `plain` normalizes the names first."""
     table = {plain(name): value for name, value in listed.items()}
     return {name: table[plain(name)] for name in names if plain(name) in table}
 
@@ -60,7 +60,7 @@ def matched(listed: Mapping[str, Value], names: Sequence[str]) -> dict[str, Valu
 def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:
     """Return the sorted class names, and {file name: class index}; (None, {}) if `labels` is False.
 
-    The classes come from the table at the path `labels`.  If `labels` is True, from dataset.json, else `Entry.label`.
+    A path `labels` names a table of classes.  True means the labels in dataset.json or, without these, `Entry.label`.
     """
     if labels is False:
         return None, {}
@@ -83,7 +83,7 @@ def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> 
     if len(names) == len(entries) > MOST_ALONE:
         raise UserError(
             f"Every image has a class of its own. labels={labels} gives {len(names)} classes, such as {names[0]}.",
-            "Several images have to share a class. Numbers and vectors as labels are not supported.",
+            "Several images have to share a class. Continuous values or vectors can't be labels.",
         )
     numbers = {label: number for number, label in enumerate(names)}
     return names, {name: numbers[label] for name, label in found.items()}
@@ -103,7 +103,7 @@ def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
             raise ValueError("its labels are null, as StyleGAN's tool writes for images without classes")
         tables = [rows]
     else:
-        # In YAML, quote marks follow a space.
+        # The space after a separator is skipped, because YAML writes `name: "label"`.
         readers = (csv.reader(StringIO(text, newline=""), delimiter=sign, skipinitialspace=True) for sign in SIGNS)
         tables = [[row if any(row[2:]) else row[:2] for row in rows if row] for rows in readers]
         tables = [rows for rows in tables if rows and all(len(row) == 2 for row in rows)]

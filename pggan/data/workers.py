@@ -24,7 +24,7 @@ MAX_BATCH = 8  # a worker gets at most 8 items at once; sending single items wou
 
 
 class Workers(AbstractContextManager["Workers"]):
-    """A pool of `count` worker processes, by default one per core, up to 16; if `count` is 1, this process works."""
+    """A pool of `count` worker processes, by default one per core, up to 16; with 1, this process does the work."""
 
     def __init__(self, count: int | None = None) -> None:
         keep_freed_memory()
@@ -32,7 +32,7 @@ class Workers(AbstractContextManager["Workers"]):
         # Workers are spawned, because forking a process that has threads (torch, rich) can deadlock.
         self._pool = ProcessPoolExecutor(self.count, multiprocessing.get_context("spawn"), _begin)
         if self.count > 1:
-            # Workers inherit SIG_IGN, so that only this process reacts to Ctrl-C and to the signals of schedulers.
+            # Workers inherit SIG_IGN, so that only this process reacts to Ctrl-C and to signals of job schedulers.
             before = {number: signal.signal(number, signal.SIG_IGN) for number in {*SIGNALS} - {signal.SIGTERM}}
             for _ in range(self.count):  # each `submit` starts a worker
                 self._pool.submit(int)
