@@ -1,7 +1,7 @@
 """`pggan import` converts networks of other programs into a generator file of pggan.
 
-All these programs multiply weights by gain / sqrt(fan-in) at run time; the import rescales weights if the gain is not
-pggan's.  pytorch_GAN_zoo also scales biases at run time, so the import stores scaled biases.
+All these programs multiply weights by gain / sqrt(fan-in) at run time; the import rescales weights if the gain
+differs from pggan's.  pytorch_GAN_zoo also scales biases at run time, so the import stores scaled biases.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +60,7 @@ FIXED = {
 
 
 class Foreign(NamedTuple):
-    """Networks of another program: the averaged G, `others` (G and D by name), and `notes` on what is not imported."""
+    """Networks of another program: averaged (EMA) G, `others` (G and D by name), `notes` on what is not imported."""
 
     program: str
     averaged: LoadedGenerator
@@ -79,7 +79,7 @@ def run(config: ImportConfig) -> int:
     save_generator(generator, out, others)
     size, parameters = generator.resolution, count_parameters(generator.network)
     print(f"{out}: {size}x{size}, alpha {generator.alpha:g}, {parameters:,} parameters, trained by {program}")
-    print(f"For training with init_from={out}: {' and '.join([*others, 'averaged generator'])}.")
+    print(f"Training with init_from={out} starts from: {', '.join([*others, 'averaged generator'])}.")
     print("\n".join([*notes, next_command("sample", "seeds=0-63", run=out)]))
     return 0
 
@@ -128,7 +128,7 @@ def from_official(*networks: PickledNetwork) -> Foreign:
         resampling=Resampling.unfused if unfused else Resampling.fused,
         stddev_group=max(group, 1),
     )
-    # In the official variable `lod`, the integer part is the number of missing levels, and the fraction is 1 - alpha.
+    # In the official variable `lod`, the integer part counts resolutions not reached, and the fraction is 1 - alpha.
     sides = generator.architecture.resolutions[::-1]
     detail = min(max(float(average["lod"]), 0.0), len(sides) - 1.0)
     averaged = LoadedGenerator(generator, sides[int(detail)], 1.0 - detail % 1, 0)
@@ -157,12 +157,12 @@ def from_gan_zoo(state: Mapping[str, Any], config: Any, raw: Any, d: Any) -> For
 
 def from_pro_gan_pth(saved: Mapping[str, Any], raw: Any, d: Any) -> Foreign:
     """Convert the averaged G, G and D of pro-gan-pth 3; each network is a dictionary with `conf` and `state_dict`."""
-    require_ours(saved.get("conf", {}))  # pro-gan-pth's G gets normalised latents; pggan's G normalises its latents.
+    require_ours(saved.get("conf", {}))  # pro-gan-pth normalises latents outside of G; pggan does so in G.
 
     def layer(theirs: Mapping[str, Array], name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
         if name == "layers.0.conv_1" and "rgb_converters.0.weight" in theirs:
-            # For 1x1 inputs, a transposed convolution [Z, C, 4, 4] is a dense layer [16 C, Z], which pggan has instead.
+            # For 1x1 inputs, a transposed convolution [Z, C, 4, 4] equals the dense layer [16 C, Z] of pggan.
             weight = weight.transpose(1, 2, 3, 0).reshape(-1, len(weight))
         return weight, theirs[f"{name}.bias"]
 
@@ -186,7 +186,7 @@ def reason(error: Exception) -> str:
 
 
 def tensors_of(state: Any) -> dict[str, Array]:
-    """Return a state dict's tensors as arrays by name, without DataParallel's `module` in names."""
+    """Convert a state dict to {name: array}, and remove the `module` that DataParallel adds to names."""
     tensors = {name: one for name, one in state.items() if isinstance(one, torch.Tensor)} if state else {}
     return {
         ".".join(part for part in name.split(".") if part != "module"): value.detach().numpy()
@@ -204,7 +204,7 @@ def translated(
 ) -> tuple[Generator, dict[str, Generator | Discriminator], list[str]]:
     """Convert arrays to networks; returns averaged G, a dictionary of G and D, and notes on what is not imported.
 
-    Args: names: the other program's layer names in G and in D; theirs: arrays by name of averaged G, G and D (or None);
+    Args: names: the other program's layer names in G and in D; theirs: {name: array} of averaged G, G and D (or None);
     layer: returns the weight [out, in, …] and bias of a layer; of_d: fields of Architecture that only D uses.
     """
     averaged, raw, d = theirs

@@ -1,6 +1,6 @@
-"""Writes a generator as an ONNX graph, layer by layer instead of by tracing, so that any batch size is possible.
+"""Writes a generator as an ONNX graph, layer by layer instead of by tracing, so that the graph accepts any batch size.
 
-N batch size, Z latent size, L labels, C feature maps, R resolution.
+In shapes, N is the batch size, Z the latent size, L the number of labels, C the number of channels, R the resolution.
 """
 
 import json
@@ -29,7 +29,7 @@ CENTER = 4  # index of the center in a flattened 3x3 neighbourhood
 OPSET = 17  # operator set of 2022, which all current runtimes support, also in browsers
 IR_VERSION = 8  # version of the ONNX file format that came with operator set 17
 TOLERANCE = 1e-4  # allowed difference between pixels in [-1, 1], about 1/80 of an 8-bit step
-# Networks with little training amplify rounding errors, so pixels may differ by this multiple of PyTorch's own error.
+# Networks with little training amplify rounding errors, so this multiple of PyTorch's rounding error is allowed.
 ROUNDINGS = 8
 BATCHES = (1, 3)  # A graph has to accept any batch size, so images are compared at two batch sizes.
 Inputs = dict[str, Tensor]  # tensors by name: `latents` [N, Z], one-hot `labels` [N, L], `truncation` [1]
@@ -148,7 +148,7 @@ def stem(graph: Graph, network: Generator) -> str:
 
 
 def images(graph: Graph, x: str, network: Generator, level: int, *, share: float = 1.0) -> str:
-    """Add the to-RGB layer of the resolution `level` to the graph; `share` is the images' weight in a fade."""
+    """Add the to-RGB layer of resolution `level` to the graph; `share` is its weight in a blend of two resolutions."""
     layer: Any = network.to_rgb[str(level)]
     filters = network.architecture.bilateral
     linear = 1.0 if filters else share

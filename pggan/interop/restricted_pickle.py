@@ -1,7 +1,7 @@
 """Reads pickles of other programs without running or importing anything that the pickles name.
 
-A pickle may call any function by name; here, every name that is not in ALLOWED is refused.  NumPy's classes are refused
-because a pickled array with the dtype `object` could make NumPy use any bytes as addresses in memory.
+A pickle may call any function by name; this module refuses every name that is not in ALLOWED.  Classes of this
+module replace NumPy's, because a pickled array of dtype `object` could make NumPy use any bytes as memory addresses.
 """
 
 import pickle

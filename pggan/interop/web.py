@@ -1,4 +1,4 @@
-"""Writes a generator as a static web page that draws in the visitor's browser by ONNX Runtime Web."""
+"""Writes a static web page that runs a generator in the visitor's browser, with ONNX Runtime Web."""
 
 import os
 import subprocess
@@ -39,13 +39,13 @@ def write_web(generator: TrainedGenerator, config: ExportConfig) -> float:
     files["generator.onnx"], difference = build(generator.loaded, for_page=True)
     with atomic_directory(Path(config.out)) as temporary:
         for file, content in files.items():
-            with atomic_write(temporary / file) as each:  # its error names the file if the disk is full
+            with atomic_write(temporary / file) as each:  # on a full disk, atomic_write's error names the file
                 each.write_bytes(content)
     return difference
 
 
 def read_runtime(given: str | None) -> dict[str, bytes]:
-    """Return the bytes of FILES by file name, from the .tgz `given` or npm's; raises UserError for a wrong archive."""
+    """Return {name: bytes} for FILES in the .tgz `given` (None: from npm); raises UserError for a wrong archive."""
     path, found = Path(given) if given is not None else fetched(), dict[str, bytes]()
     try:
         with tarfile.open(path) as archive:

@@ -1,4 +1,4 @@
-"""Metrics of generated images, which are drawn once for all metrics."""
+"""Metrics of generated images; the images are drawn once, and all metrics look at them."""
 
 import sys
 from abc import ABC, abstractmethod
@@ -31,7 +31,7 @@ C = TypeVar("C", bound=Collector)
 
 
 def find(key: str, name: str, known: Mapping[str, str]) -> Any:
-    """Import `name`, which is a key of `known` or MODULE:OBJECT; raises UserError if the import fails."""
+    """Import the object for `name`, a key of `known` or MODULE:OBJECT; raises UserError if the import fails."""
     place = known.get(name, name)
     if ":" not in place:
         raise UserError(f"There is no {key}={name}.", nearest(name, [*known, "MODULE:OBJECT"]))
@@ -45,13 +45,13 @@ def find(key: str, name: str, known: Mapping[str, str]) -> Any:
 
 
 def label(metric: str, extractor: str, count: int) -> str:
-    """The full name of a metric's value, such as kid@inception-50000."""
+    """Return the full name of a metric's value, METRIC@EXTRACTOR-IMAGES, such as kid@inception-50000."""
     return f"{metric}@{extractor}-{count}"
 
 
 @dataclass
 class Task:
-    """The fakes and reals of one evaluation, and results that metrics share; all ranks call the methods together."""
+    """The fakes and reals of one evaluation, and results that metrics share; all ranks have to call each method."""
 
     fakes: FakeImages
     reals: RealImages
@@ -61,7 +61,7 @@ class Task:
     collectors: dict[Any, Any] = field(default_factory=dict)
 
     def shown_reals(self, collector: C, first: int = 0) -> C:
-        """Give the reals from index `first` on to `collector`, and return `collector`."""
+        """Add `collector.count` reals, beginning at index `first`, to `collector`, and return `collector`."""
         reals = RealImages(self.reals.pyramid, self.reals.resolution, first)
         feed(reals, [collector], self.partition, "Looking at reals")
         return collector
@@ -74,7 +74,7 @@ class Task:
         return self.known[key]
 
     def of_fakes(self, calculate: Callable[[Tensor], Tensor], count: int) -> RowCollector:
-        """Return the only collector for `calculate`, which calls `calculate` for at least `count` fakes."""
+        """Return the collector that applies `calculate` to at least `count` fakes; metrics share this collector."""
         found: RowCollector = self.collectors.setdefault(calculate, RowCollector(calculate, 0, self.partition))
         found.count = max(found.count, count)
         return found
@@ -99,7 +99,7 @@ class Metric(ABC):
     least_resolution: ClassVar[int] = 4  # At lower resolutions, the metric is left out.
     takes_more_fakes: ClassVar[bool] = False  # whether the metric may compare more fakes than reals
     uses_extractor: ClassVar[bool] = False
-    decides: ClassVar[str | None] = None  # name of the value that is lowest for the best checkpoint of a run
+    decides: ClassVar[str | None] = None  # the value by which a run's best checkpoint is chosen (lowest is best)
 
     def __init__(self, task: Task, count: int) -> None:
         self.task, self.count = task, count
@@ -109,7 +109,7 @@ class Metric(ABC):
         """Compute {full name (see `label`): value}; all ranks call this method, but only rank 0's result is used."""
 
     def pictures(self) -> dict[str, Pixels]:
-        """Draw {file name without suffix: picture}; only rank 0 calls this method, after `values`."""
+        """Return pictures as {file name without suffix: picture}; only rank 0 calls this method, after `values`."""
         return {}
 
 
@@ -169,7 +169,7 @@ class Evaluator:
 
 
 def images_compared(name: str, metric: type[Metric], count: int | None, pyramid: ImagePyramid) -> int:
-    """The number of fakes for a metric; raises UserError if there are too few images."""
+    """Return how many fakes a metric looks at; raises UserError if there are too few images."""
     compared = min(count or metric.paper_images, pyramid.images)
     if compared < metric.least_images:
         problem = f"metrics={name} needs at least {metric.least_images} images; there are {compared}."

@@ -70,7 +70,7 @@ def run(config: EvaluateConfig) -> int:
 def compare(
     generator: TrainedGenerator, data: str | None, metrics: list[str], extractor: str, count: int | None
 ) -> dict[str, float]:
-    """Compare a generator with the images at `data` (None: its training images); returns {full name: value}."""
+    """Compare a generator with the images at `data` (None: its training images); returns {metric: value}."""
     group, settings = ProcessGroup.single_process(generator.network.weights[0].device), generator.settings()
     pyramid = open_images(
         str(generator.loaded.path), data, generator.network.architecture.channels, settings.resolution

@@ -1,6 +1,6 @@
-"""Feature extractors: names in EXTRACTORS, or a user's MODULE:FUNCTION.
+"""Feature extractors, which users choose by a name in EXTRACTORS, or by MODULE:FUNCTION.
 
-The FUNCTION returns a torch module that computes features [N, F] of images uint8 [N, 3, R, R].
+FUNCTION() returns a torch module that computes features [N, F] of images uint8 [N, 3, R, R].
 """
 
 from collections.abc import Callable
@@ -84,7 +84,7 @@ def pixels() -> Callable[[Tensor], Tensor]:
 
 
 def box_means(images: Tensor) -> Tensor:
-    """Average images down to at most 32x32; distances between results are RMS differences of pixels in [0, 1]."""
+    """Average images down to at most 32x32; the distance of two results is the RMS difference of pixels in [0, 1]."""
     means = F.adaptive_avg_pool2d(images.float(), min(PIXEL_SIDE, images.shape[-1])).flatten(1)
     scaled: Tensor = means / (255 * float(means.shape[1]) ** 0.5)
     return scaled

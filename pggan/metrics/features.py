@@ -63,14 +63,14 @@ class PrecisionRecall(Comparison):
     """
 
     paper_images = 50_000
-    least_images = 20  # With fewer than 20 images, the balls would be so large that they hold every image.
+    least_images = 20  # With fewer images, an image's ball in feature space would hold nearly all other images.
 
     def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, tuple[float, int]]:
         return {"precision": (covered(fakes, reals), self.count), "recall": (covered(reals, fakes), self.count)}
 
 
 def covered(points: Tensor, centres: Tensor) -> float:
-    """The share of `points` [N, F] in any ball; the ball of a centre [M, F] reaches the third nearest other centre."""
+    """Share of `points` [N, F] in balls around `centres` [M, F]; a ball reaches the third nearest other centre."""
     radii = []
     for start, block in distance_blocks(centres, centres):
         block.diagonal(start).fill_(torch.inf)
@@ -127,7 +127,7 @@ class FrechetInceptionDistance(Comparison):
     """
 
     paper_images = 50_000
-    least_images = 16  # FID's paper gives no least number of images, so FID has KID's.
+    least_images = 16  # FID's paper gives no minimum number of images, so KID's minimum is used.
     takes_more_fakes = True
     decides = "fid"
 
@@ -166,7 +166,7 @@ class NearestNeighbours(Metric):
 
     paper_images = 1000  # With 1000 fakes, the share of copies has a standard error below 1 %.
     uses_extractor = True
-    least_images = round(1 / QUANTILE)  # Of fewer than 20 distances, the 5 % quantile would be nearly the minimum.
+    least_images = round(1 / QUANTILE)  # With fewer than 20 distances, the 5 % quantile would be nearly the minimum.
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count)
@@ -183,8 +183,8 @@ class NearestNeighbours(Metric):
         reals, mirrored, *fakes = task.precise(every, mirrored, *fakes)
         self.distances, self.nearest = nearest_images(reals, *fakes, count=SHOWN)
         distances = self.distances[:, 0]
-        among = nearest_images(reals, reals[: self.count], mirrored, count=2)[0][:, 1]  # A real is nearest to itself.
-        # If many reals are duplicates, the quantile is 0; then a copy is a fake that equals a real up to rounding.
+        among = nearest_images(reals, reals[: self.count], mirrored, count=2)[0][:, 1]  # Column 0 is the real itself.
+        # If many reals are duplicates, the quantile is 0.  Then only fakes that equal a real up to rounding are copies.
         rounding = SAME_IMAGE * float(torch.linalg.vector_norm(every, dim=1).mean())
         are_copies = (distances < among.quantile(QUANTILE)) | (distances <= rounding)
         values = {

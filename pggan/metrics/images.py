@@ -1,7 +1,7 @@
 """Reads the images of an evaluation in blocks, which are divided among the ranks.
 
-Blocks do not depend on the number of ranks, so a metric has the same bits on any number of ranks, if the number of CPU
-threads per rank is the same.
+Blocks do not depend on the number of ranks.  So metrics are bitwise equal on any number of ranks, if each rank has the
+same number of CPU threads.
 """
 
 from collections.abc import Callable, Sequence
@@ -79,7 +79,7 @@ class RankPartition:
         return cls(group, min(MAX_IMAGES, max(BLOCK_PIXELS // resolution**2, 2)), shows_progress)
 
     def own(self, count: int) -> list[range]:
-        """The blocks of this rank, from the images 0 to `count` - 1, as ranges of indices."""
+        """Return this rank's blocks of the images 0 to `count` - 1, as ranges of image indices."""
         blocks = [range(start, min(start + self.size, count)) for start in range(0, count, self.size)]
         return blocks[self.group.rank :: self.group.world_size]
 
@@ -99,7 +99,7 @@ class Collector(Protocol):
 
 
 class RowCollector(Collector):
-    """Collects the results of `calculate`, such as features; the result for N images is [N, …]."""
+    """Collects the results of `calculate`, such as features [N, F] of N images."""
 
     def __init__(self, calculate: Callable[[Tensor], Tensor], count: int, partition: RankPartition) -> None:
         self.calculate, self.count, self.partition = calculate, count, partition

@@ -52,7 +52,7 @@ def ms_ssim(x: Tensor, y: Tensor) -> Tensor:
 
 
 def of_pairs(images: Tensor) -> Tensor:
-    """MS-SSIM float64 [N / 2] between the images 2n and 2n + 1 of uint8 [N, C, R, R]."""
+    """MS-SSIM, float64 [N / 2], of the pairs (0, 1), (2, 3) … of `images`, uint8 [N, C, R, R]."""
     precise = (images if images.device.type == "cuda" else images.cpu()).double()  # Apple's GPUs have no float64.
     return ms_ssim(precise[0::2], precise[1::2])
 

@@ -1,14 +1,14 @@
 """Sliced Wasserstein distance between patches of a Laplacian pyramid (Karras et al. 2018, section 5, official code).
 
 At each level, 128 patches of 7x7 pixels are cut from each image, and normalised per channel over all patches of a set.
-The patches of both sets are projected on 512 random unit vectors.  The distance along a vector is the mean difference
-between the sorted projections; SWD is the mean over all vectors, times 1000.
+The patches of both sets (fakes and reals) are projected on 512 random unit vectors.  The distance along a vector is the
+mean difference between the sorted projections; SWD is the mean over all vectors, times 1000.
 
-The floor is the distance between two halves of the reals: a perfect generator has the floor, not 0.
+`swd_floor` is the distance between two halves of the reals.  A perfect generator reaches this distance, not 0.
 
-Unlike the official code, this code does not flip reals or repeat grayscale images to three channels, and patch corners
-and directions are the same in each evaluation, so that equal sets have the distance 0.  The official code lacks two
-cases: 8x8 images have one level, and a channel with zero variance is not divided by its standard deviation.
+Unlike the official code, this code does not flip reals, or repeat grayscale images to three channels.  Patch corners
+and directions are the same in each evaluation, so that equal sets have the distance 0.  This code also supports 8x8
+images (one level), and channels with zero variance (not divided by the standard deviation).
 """
 
 import tempfile
@@ -124,7 +124,7 @@ def stored(block: Tensor) -> Tensor:
     """Move a float32 tensor to a memory-mapped temporary file; raises UserError if the disk is full."""
     try:
         with tempfile.TemporaryFile() as file:
-            # The file is written before the mapping: on a full disk, a write to mapped memory kills the process.
+            # The data are written before mapping, because on a full disk, a write to mapped memory kills the process.
             file.write(block.numpy().tobytes())
             return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=tuple(block.shape)))
     except OSError as error:
@@ -166,7 +166,7 @@ class SlicedWasserstein(Metric):
 
     def values(self) -> dict[str, float]:
         found = distances(self.patches, self._of_reals(self.count))
-        half = min(self.count, self.task.reals.pyramid.images // 2)  # The floor compares two halves of the reals.
+        half = min(self.count, self.task.reals.pyramid.images // 2)  # `swd_floor` compares two halves of the reals.
         key = "swd_floor", half
         floor = self.task.once(key, lambda: distances(self._of_reals(half), self._of_reals(half, first=half)))
         named = {label(f"swd/{level}", "patches", self.count): value for level, value in found.items()}
