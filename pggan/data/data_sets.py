@@ -23,7 +23,7 @@ def open_source(source: str, cache: str | Path = "data") -> Source:
     if not Path(source).exists():
         remedy = f"Give the path of a folder or archive of images, or the name of a known data set: {PREFIX}NAME."
         remedy = nearest_path(source) or remedy
-        made = Path(cache).glob(f"{Path(source).name}-*px-*/{INDEX_FILE}")  # datasets that trainings made of `source`
+        made = Path(cache).glob(f"{Path(source).name}-*px-*/{INDEX_FILE}")  # datasets that earlier trainings made
         new = max(made, key=lambda file: file.stat().st_mtime, default=Path("NEW_PATH", INDEX_FILE)).parent
         raise UserError(f"{source} does not exist.", f"{remedy} If a run's images have moved, add data.path={new}.")
     if Path(source, INDEX_FILE).is_file():

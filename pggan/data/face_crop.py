@@ -84,7 +84,7 @@ def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) 
     padded = np.pad(inside, widths, "reflect" if min(inside.shape[:2]) > 1 else "edge")
     lines = zip(inside.shape[:2], widths, strict=False)
     down, right = (np.pad(np.zeros(length), width, "linear_ramp", end_values=width) for length, width in lines)
-    distance = np.maximum(down[:, None], right[None])  # from each pixel to the photograph
+    distance = np.maximum(down[:, None], right[None])  # distance of each pixel from the photograph
     share = np.clip(distance / (0.3 * side), 0, 1)[:, :, None]
     blurred = to_pixels(to_pil(padded).filter(ImageFilter.GaussianBlur(0.02 * side))).astype(float)
     median = np.median(inside, axis=(0, 1))

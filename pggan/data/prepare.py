@@ -31,7 +31,7 @@ from pggan.data.workers import Workers
 from pggan.data.writer import Layout, write_index
 
 REPORT_FILE = "report.json"  # this file in the dataset lists the images that were left out
-SHEET_FILE = "faces.png"  # this picture in the dataset shows faces that were cut out
+SHEET_FILE = "faces.png"  # this picture in the dataset shows the faces that crop=faces cut out
 SHEET_COLUMNS, SHEET_IMAGES, SHEET_TILE = 24, 576, 64  # in SHEET_FILE, a face is SHEET_TILE pixels wide
 SMALL_SHARE = 0.1  # without max_resolution=, at most this share of the faces is left out as too small
 
@@ -107,7 +107,7 @@ def training_pyramid(
         return Path(path)
     options = Options(max_resolution=resolution, crop=crop, channels=channels, labels=labels)
     source = open_source(path, cache)
-    digest = digest_of(source, options)[:12]  # the digest in the name gives changed images a new directory
+    digest = digest_of(source, options)[:12]  # so changed images get a directory with another name
     cached = Path(cache, f"{Path(str(source.description['name'])).name}-{resolution}px-{digest}")
     if not any(cached.glob("*")):
         print(f"The images of {path} become a dataset for this run and later runs: {cached}.", file=sys.stderr)

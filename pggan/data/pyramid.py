@@ -2,7 +2,7 @@
 
 A dataset is a directory of N images with C channels:
 
-    index.json          lists the files below with their checksums; written after these files
+    index.json          lists the files below with their checksums, and is written last
     r0032-00000.bin     the first shard of the images at resolution 32, uint8 [N, 32, 32, C]
     labels.bin          int64 little endian [N], only when there are classes
 

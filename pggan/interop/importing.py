@@ -23,13 +23,13 @@ from pggan.networks.networks import Discriminator, Generator, count_parameters
 from pggan.sampling.files import check_output
 
 Array = npt.NDArray[Any]
-# Layer names in G at level `number` (0 is 4x4); `below` is `number` - 1, and `detail` is 0 at the highest resolution.
+# Layer names in G at level `number` (0 is 4x4); `below` is `number` - 1; `detail` counts down to 0 at the top level.
 OURS = ("stem.dense", "stem.conv", "blocks.{side}.up_conv", "blocks.{side}.conv", "to_rgb.{side}")
 OFFICIAL = ("4x4/Dense", "4x4/Conv", "{side}x{side}/Conv0", "{side}x{side}/Conv1", "ToRGB_lod{detail}")
 GAN_ZOO = ("formatLayer", "groupScale0.0", "scaleLayers.{below}.0", "scaleLayers.{below}.1", "toRGBLayers.{number}")
 PRO_GAN_BLOCK = ("layers.{number}.conv_1", "layers.{number}.conv_2")  # at 4x4, too
 PRO_GAN = (*PRO_GAN_BLOCK, *PRO_GAN_BLOCK, "rgb_converters.{number}")
-# Layer names in D at level `number` (0 is 4x4); `below` is `number` - 1, and `detail` is 0 at the highest resolution.
+# Layer names in D at level `number` (0 is 4x4); `below` is `number` - 1; `detail` counts down to 0 at the top level.
 OURS_D = (
     *("head.conv", "head.dense", "head.score"),
     *("blocks.{side}.conv", "blocks.{side}.down_conv", "from_rgb.{side}"),
@@ -105,7 +105,7 @@ def read_foreign(path: Path) -> Foreign:
 
 
 def from_official(*networks: PickledNetwork) -> Foreign:
-    """Convert networks of the official implementation (TensorFlow 1): G, D and averaged G, or only averaged G."""
+    """Convert networks of the official TensorFlow 1 progressive GAN: G, D and averaged G, or only averaged G."""
     everything = [{name: np.asarray(value) for name, value in one.state["variables"]} for one in networks]
     raw, d, average = everything if len(networks) == 3 else (None, None, everything[-1])
     settings = networks[-1].state["static_kwargs"]
@@ -202,7 +202,7 @@ def translated(
     num_classes: int = 0,
     **of_d: Any,
 ) -> tuple[Generator, dict[str, Generator | Discriminator], list[str]]:
-    """Convert arrays to networks; returns averaged G, a dictionary of G and D, and notes on what is not imported.
+    """Convert weights to networks; returns averaged G, a dictionary of G and D, and notes on what is not imported.
 
     Args: names: the other program's layer names in G and in D; theirs: {name: array} of averaged G, G and D (or None);
     layer: returns the weight [out, in, …] and bias of a layer; of_d: fields of Architecture that only D uses.

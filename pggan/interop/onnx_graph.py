@@ -102,7 +102,7 @@ def build(generator: LoadedGenerator, *, for_page: bool = False) -> tuple[bytes,
 
 
 def runnable(graph: bytes) -> Callable[[Inputs], Tensor]:
-    """Return a function from inputs to images, which runs the graph in ONNX Runtime on the CPU."""
+    """Return a function that computes images from inputs, by running the graph in ONNX Runtime on the CPU."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])

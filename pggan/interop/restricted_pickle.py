@@ -31,7 +31,7 @@ class Instance:
 
 
 class PickledNetwork(Instance):
-    """Stands for a pickled network of the official implementation; the source code in the pickle is never run."""
+    """Stands for a pickled network of the official progressive GAN; the source code in the pickle is never run."""
 
 
 class PickledType(Instance):
@@ -59,7 +59,7 @@ class PickledArray(Instance):
 
 ALLOWED: dict[tuple[str, str], object] = {
     ("collections", "OrderedDict"): OrderedDict,
-    ("_codecs", "encode"): lambda text, _: text.encode("latin1"),  # Protocol 2 stores bytes as text in latin1.
+    ("_codecs", "encode"): lambda text, _: text.encode("latin1"),  # Pickle protocol 2 stores bytes as latin1 text.
     ("__builtin__", "bytes"): lambda: b"",  # Pickles of protocol 2 store b"" as a call of `bytes`.
     ("numpy", "ndarray"): PickledArray,
     ("numpy", "dtype"): PickledType,
@@ -89,7 +89,7 @@ def read_foreign_file(path: Path) -> Any:
         content: Any = 0
         with suppress(EOFError, LookupError, MemoryError, pickle.UnpicklingError), path.open("rb") as file:
             content = RestrictedUnpickler(file, encoding="latin1").load()
-        if not isinstance(content, int):  # PyTorch's older files begin with a pickled number
+        if not isinstance(content, int):  # files of old PyTorch versions begin with a pickled number
             return content
         asked = re.search(r"GLOBAL (\S+)", str(of_torch))
         problem = f"it asks to run {asked[1]}" if asked else "it is empty or damaged: download it again"

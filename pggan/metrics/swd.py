@@ -69,7 +69,7 @@ def cut_patches(level: Tensor, corners: Tensor) -> Tensor:
 
 
 def corners_of(block: int, count: int, side: int) -> Tensor:
-    """Draw corners [2, count, 128] of patches (rows, then columns); the first image's index `block` is the seed."""
+    """Draw corners [2, count, 128] of patches (rows, then columns); the seed is `block`, the first image's index."""
     generator = generator_for(0, f"swd patches {side}", block)
     corners: Tensor = torch.randint(side - SIDE + 1, (2, count, PATCHES), generator=generator)
     return corners
