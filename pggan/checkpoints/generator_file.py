@@ -1,4 +1,4 @@
-"""Generator files: the averaged generator (EMA) in safetensors, with the architecture in the header."""
+"""Read and write generator files: the averaged generator (EMA) as safetensors, with the architecture as metadata."""
 
 import json
 import re
@@ -27,7 +27,7 @@ WEIGHTS_FILE = "weights.safetensors"  # this file of a checkpoint holds G, D and
 AVERAGED = "generator_ema/"  # in WEIGHTS_FILE, the tensor names of the averaged G have this prefix
 GENERATOR_FILE = "generator.safetensors"  # this file of a run holds the newest averaged G
 HEADER_KEY = "pggan"
-CLASS_NAMES = "class_names"  # only a generator trained with labels has this header entry
+CLASS_NAMES = "class_names"  # a header entry, which only generators trained with labels have
 ENTRIES = ("images", "phase", "resolution", "alpha", "architecture", CLASS_NAMES)  # training writes these entries
 PROVENANCE = ("license", "data_statement")  # optional header entries: licence of weights, origin of images
 PREFIX = "pretrained:"  # run=pretrained:NAME means a generator that comes with the package
@@ -50,7 +50,7 @@ class LoadedGenerator:
 
 
 def load_generator(run: str, device: "torch.device", key: str = "run") -> LoadedGenerator:
-    """Load the averaged generator of a run, checkpoint or generator file; error messages name the option `key`."""
+    """Load the averaged generator of a run, checkpoint or generator file; error messages call the option `key`."""
     import torch  # imported late, because torch loads slowly
 
     from pggan.networks.networks import Generator
@@ -103,7 +103,7 @@ def pretrained_names() -> list[str]:
 
 
 def path_of_run(run: str, key: str = "run") -> Path:
-    """Return the path for `run`, a path or pretrained:NAME; raises UserError if NAME is unknown."""
+    """Return the path for `run`, which is a path or pretrained:NAME; raises UserError if NAME is unknown."""
     if run.startswith(PREFIX) and run.removeprefix(PREFIX) not in pretrained_names():
         there = ", ".join(PREFIX + known for known in pretrained_names())
         raise UserError(f"No such generator comes with the package: {key}={run}.", f"Choose from: {there}.")
@@ -111,7 +111,7 @@ def path_of_run(run: str, key: str = "run") -> Path:
 
 
 def generator_path(run: str, key: str = "run") -> Path:
-    """Return the path of the generator file that `run` is, or has inside; error messages name the option `key`."""
+    """Return the path of the generator file that `run` is or contains; error messages call the option `key`."""
     path = path_of_run(run, key)
     if (path / STATE_FILE).is_file():  # checkpoints of version 4 have one file for each network
         path /= WEIGHTS_FILE if (path / WEIGHTS_FILE).exists() else "generator_ema.safetensors"

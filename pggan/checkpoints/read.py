@@ -1,8 +1,8 @@
 """Read checkpoints; every file is verified before it is used.
 
-A checkpoint is a directory checkpoints/<images>.  weights.safetensors holds G, D and the averaged G; state.safetensors
-holds the optimizers and other tensors of the training state; state.json holds the checksums.  Checkpoints of version 4
-have one tensor file for each of COMPONENTS instead.
+A checkpoint is a directory checkpoints/<images shown>.  weights.safetensors holds G, D and the averaged G.
+state.safetensors holds all other tensors, such as the optimizers'.  state.json holds the checksums.  Checkpoints of
+version 4 have one tensor file for each network, each optimizer and the gradient scaler instead.
 """
 
 import json
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 VERSIONS = (4, 5)  # pggan reads checkpoints of these versions, and writes the last of them
 STATE_TENSORS_FILE = "state.safetensors"
-CHECKSUM = "sha256"  # this entry of state.json is the checksum of all other entries
+CHECKSUM = "sha256"  # this entry of state.json holds the checksum of all other entries
 NETWORKS = ("generator", "discriminator", "generator_ema")
 COMPONENTS = (*NETWORKS, "optimizer_g", "optimizer_d", "grad_scaler")
 NEWEST, BEST = "newest", "best"  # values of checkpoint=
@@ -73,7 +73,7 @@ class Checkpoint:
             return {name.removeprefix(prefix): opened.get_tensor(name) for name in names}
 
     def restore(self, state: "State") -> None:
-        """Load the checkpoint into `state`; raises UserError if the tensors don't fit."""
+        """Load the checkpoint into the training state `state`; raises UserError if the tensors don't fit."""
         from pggan.optim.state import AUGMENTATION
 
         try:
@@ -156,7 +156,7 @@ def checkpoints_of(run_dir: Path) -> list[Path]:
 
 
 def best_of(directories: Sequence[Path]) -> Path | None:
-    """Return the last of `directories` (old to new) that an evaluation marked as the best so far, or None."""
+    """Return the last checkpoint that an evaluation marked as the best, or None; `directories` begin with the oldest."""
     return next((directory for directory in reversed(directories) if mark_of(directory, BEST)), None)
 
 

@@ -28,7 +28,7 @@ class NonFiniteError(Exception):
 
     def __init__(self, what: str, images: int | None = None) -> None:
         super().__init__(what)
-        self.images = images  # the number of images shown at the snapshot; None without a snapshot
+        self.images = images  # images shown when the snapshot was taken; None without a snapshot
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Snapshot:
 
 
 def take_snapshot(state: State, phase: Phase, metadata: dict[str, Any], extra_state: StateDicts) -> Snapshot:
-    """Copy `state` and `extra_state` to host memory; `metadata` and `phase` (of the last image) go into state.json."""
+    """Copy `state` and `extra_state` to host memory; `metadata` and the last image's `phase` go into state.json."""
 
     def host_copy(tensor: Tensor) -> Tensor:
         copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
@@ -59,7 +59,7 @@ def take_snapshot(state: State, phase: Phase, metadata: dict[str, Any], extra_st
 def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     """Write the checkpoint and the generator file of `snapshot`; raises NonFiniteError or OSError.
 
-    The generator file is replaced first: after a kill, it can be newer than the newest checkpoint, but never older.
+    The generator file is replaced first.  So it can be newer than the newest checkpoint after a kill, but never older.
     """
     state_dicts, header = snapshot.state_dicts, snapshot.header
     images = header["images"]
@@ -69,7 +69,7 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     weights = {component: state_dicts[component] for component in read.NETWORKS}
     rest = {component: tensors for component, tensors in state_dicts.items() if component not in read.NETWORKS}
     with atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
-        # A kill can leave a .tmp* file of safetensors; the next start removes it from `directory`, not from `run_dir`.
+        # A kill can leave a .tmp* file of safetensors.  The next start removes it in `directory`, but not in `run_dir`.
         save_tensors(state_dicts["generator_ema"], directory / generators.GENERATOR_FILE, about)
         with atomic_write(run_dir / generators.GENERATOR_FILE) as temporary:
             os.replace(directory / generators.GENERATOR_FILE, temporary)
@@ -92,7 +92,7 @@ def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
 def prune(run_dir: Path, newest: int, keep: int) -> None:
     """Keep the best and the last `keep` of the checkpoints with at most `newest` images shown; remove all others."""
     found = read.checkpoints_of(run_dir)
-    # A run that went back to an earlier checkpoint did not continue from checkpoints with more than `newest` images.
+    # If a run goes back to an earlier checkpoint, the abandoned checkpoints have more than `newest` images.
     ahead = [directory for directory in found if int(directory.name) > newest]
     valid = [directory for directory in found if directory not in ahead]
     best = read.best_of(valid)
@@ -115,7 +115,7 @@ class CheckpointWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Wait for the write, except after Ctrl-C; raises the write's error unless the `with` block failed, too."""
+        """Wait for the write, except after Ctrl-C; raises the write's error if the `with` block raised none."""
         if kind is None or issubclass(kind, Exception):
             with nullcontext() if kind is None else suppress(Exception):
                 self.wait()

@@ -32,7 +32,7 @@ class GeneratorConfig:
     """Keys of every command that loads the generator of one checkpoint, or of every checkpoint of a run."""
 
     run: str
-    checkpoint: int | Literal["newest", "best", "all"]  # an int means the checkpoint after so many real images
+    checkpoint: int | Literal["newest", "best", "all"]  # an int selects the checkpoint by its number of images shown
 
     @property
     def generator_keys(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ def choices_of(group: str) -> list[str]:
 
 
 def default_values(choices: Mapping[str, str]) -> dict[str, Any]:
-    """The default values of `pggan train` with the `choices` {config group: choice}; `${…}` stays unresolved."""
+    """The default values of `pggan train` for `choices` {config group: choice}; references `${…}` stay unresolved."""
     from yaml import safe_load
 
     values: dict[str, Any] = safe_load((CONFIGS / "train.yaml").read_text("utf-8"))
@@ -30,14 +30,14 @@ def default_values(choices: Mapping[str, str]) -> dict[str, Any]:
 
 
 def saved_config(file: Path) -> dict[str, Any]:
-    """Read a run's config.yaml or a state.json; relative paths of images start at the directory of the run's start."""
+    """Read a run's config.yaml or state.json; relative data paths start at the directory in which the run began."""
     from omegaconf import OmegaConf
 
     try:
         values: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
     except UnicodeDecodeError as error:
         raise UserError(f"{file} is not valid UTF-8.", "Save it as UTF-8.") from error
-    values = values.get("config", values)  # the key that a state.json has
+    values = values.get("config", values)  # a state.json has the configuration under this key
     before = values.pop("versions").get("directory") or os.getcwd()
     values = of_earlier_version(values)
     for key in ("path", "cache"):
@@ -54,7 +54,7 @@ def of_earlier_version(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def updated(given: Mapping[str, Any], default: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A copy of `default`, updated by `given`, also in nested dictionaries, but without withdrawn keys."""
+    """Merge `given` into a copy of `default`, also in nested dictionaries; withdrawn keys are left out."""
     found = {**default, **{key: value for key, value in given.items() if f"{prefix}{key}" not in WITHDRAWN}}
     for key, value in found.items():
         if isinstance(value, Mapping) and isinstance(default.get(key), Mapping):

@@ -166,7 +166,7 @@ class DgcConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeConfig:
-    """Keys that change the speed and memory of a training step, and the results only by rounding."""
+    """Keys that change the speed and memory of a training step; results change only by rounding errors."""
 
     kernels: Literal["auto", "reference"]
     micro_batch_size: Count | None
@@ -305,7 +305,7 @@ class TrainConfig:
 
 
 def gamma_by_rule(resolution: int, batch: int, least: float = 1.0) -> float:
-    """R1's gamma by StyleGAN2-ADA's cfg=auto, but at least `least`: less was worse up to 64x64 (docs/lab.md)."""
+    """R1's gamma as in StyleGAN2-ADA's cfg=auto, but at least `least`: up to 64x64, less was worse (docs/lab.md)."""
     return float(f"{max(0.0002 * resolution**2 / batch, least):.2g}")
 
 
@@ -318,7 +318,7 @@ def parse_grid(grid: str, key: str) -> tuple[int, int]:
 
 
 def per_resolution(key: str, value: float | Mapping[Any, float], first: int) -> PerResolution:
-    """`value` as a table {resolution: number}; raises UserError about `key` if the table begins above `first`."""
+    """Convert `value` to a table {resolution: number}; raises UserError about `key` if it begins above `first`."""
     entries = value if isinstance(value, Mapping) else {MIN_RESOLUTION: value}
     begins = min(entries, default=inf) <= first
     require(begins, key, value, f"one number, or a table that begins at resolution {first} or lower")

@@ -15,7 +15,7 @@ from pggan.core.errors import UserError, nearest, nearest_name
 from pggan.core.text import three_digits
 
 Conf = TypeVar("Conf")
-MISSING = "???"  # OmegaConf's mark of a key that the user has to set
+MISSING = "???"  # OmegaConf's placeholder for a value that the user has to set
 HOURS = {"s": 1 / 3600, "m": 1 / 60, "h": 1, "d": 24}
 BOUND = re.compile(r"([<>]=?)(\S+)")
 COMPARISONS = {">=": ("at least", ge), ">": ("above", gt), "<=": ("at most", le), "<": ("below", lt)}
@@ -60,7 +60,7 @@ def of_key(key: str, kind: Any, value: Any) -> Any:
 
 
 def chosen(key: str, schemas: tuple[Any, ...], values: Mapping[str, Any]) -> Any:
-    """The dataclass of `schemas` that `values["name"]` chooses; raises UserError if there is no such dataclass."""
+    """The dataclass among `schemas` that `values["name"]` chooses; raises UserError if there is no such dataclass."""
     if len(schemas) == 1:
         return schemas[0]
     by_name, name = by_names(schemas), str(values.get("name"))
@@ -132,7 +132,7 @@ def named_tables(schema: type) -> dict[str, dict[str, Any]]:
 
 
 def by_names(schemas: tuple[Any, ...]) -> dict[str, Any]:
-    """Map each word that a dataclass allows in its field `name` to this dataclass: {'ada': AdaConfig, …}."""
+    """Map each value that a dataclass allows for its field `name` to this dataclass: {'ada': AdaConfig, …}."""
     return {word: schema for schema in schemas for word in words_of(kinds_of(schema)["name"])}
 
 

@@ -2,16 +2,16 @@
 
 from pggan.core.errors import UserError
 
-# {advice: the withdrawn keys, or choices group=choice, for which the error message gives this advice}
+# {advice in the error message: keys, or choices group=choice, that no longer exist, separated by spaces}
 REMEDIES = {
-    "ADA always uses all transformations, and keeps the mean sign of real scores near 0.6.": "augmentation.blit"
+    "ADA always uses all transformations, and keeps the mean sign of D's real scores near 0.6.": "augmentation.blit"
     " augmentation.colors augmentation.geometry augmentation.interval augmentation.p augmentation.target",
     "Use augmentation=ada instead.": "augmentation=diffaugment",
-    "Films have constant speed; path=walk is smoothed over 15 frames.": "axis constant_speed ease hold smoothness",
+    "Films have constant speed, and path=walk is smoothed over 15 frames.": "axis constant_speed ease hold smoothness",
     "`pggan project` starts from the 4 of 1024 seeds whose images are most similar to the given image, "
-    "and compares Laplacian pyramids.": "candidates distance starts",
-    "Directions are principal components of 4x4 feature maps; captions are always drawn.": "captions method",
-    "compute.kernels=auto uses the fastest operations, compute.kernels=reference the simplest.": "compute.compile"
+    "and compares images by Laplacian pyramids.": "candidates distance starts",
+    "Directions are always principal components of 4x4 feature maps. Captions are always drawn.": "captions method",
+    "compute.kernels=auto uses the fastest operations, and compute.kernels=reference the simplest.": "compute.compile"
     " compute.convolution compute.penalty convolutions penalties",
     "A smaller compute.micro_batch_size= saves memory.": "compute.activation_checkpointing data.device_budget_mib",
     "compute.cuda_graphs= turns CUDA graphs on or off.": "modes",
@@ -23,7 +23,7 @@ REMEDIES = {
     "Without evaluation.interval_images=, evaluations take at most 5 % of the training time.": "evaluation.max_share",
     "Missing weights of Inception are downloaded into the folder of torch.hub.": "evaluation.weights weights",
     "Use `pggan timelapse` for a film of a whole run.": "grow_from",
-    "To open the page from another machine, run there: ssh -L PORT:127.0.0.1:PORT HOST.": "host",
+    "To open the page on another machine, run this command there: ssh -L PORT:127.0.0.1:PORT HOST.": "host",
     "`pggan prepare`: use crop= to crop images. `pggan train`: use checkpoint.keep= to keep more checkpoints.": "keep",
     "model.features=efficientnet-lite0 loads weights from an installed package.": "model.features_weights",
     "The generator has no noise inputs.": "model.noise",
@@ -33,8 +33,8 @@ REMEDIES = {
     " optimizer.epsilon optimizer.reset_at_phase",
     "Set precision= to one value.": "precisions",
     "To upload the folder, run: hf upload USER/NAME FOLDER, with --private for a private repository.": "private push",
-    "`pggan prepare` always writes report.json into the pyramid.": "report",
-    "Files are always checked. With on_bad=stop, `pggan prepare` writes nothing if a file is bad.": "check",
+    "`pggan prepare` always writes report.json into the folder dest=.": "report",
+    "Image files are always checked. With on_bad=stop, `pggan prepare` writes nothing if a file is bad.": "check",
     "Only the training images of known data sets are downloaded, into data/downloads.": "download root split",
     "Enlarged images always repeat pixels.": "scaling",
     "The learning rates always grow with the square root of schedule.batch_factor.": "schedule.learning_rate_scaling",

@@ -1,1 +1,1 @@
-"""Foundations for all subpackages: errors, the schedule, random numbers, files, devices."""
+"""Foundations for all subpackages: errors, the training schedule, random numbers, files, devices."""

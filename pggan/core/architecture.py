@@ -9,25 +9,25 @@ from dataclasses import asdict, dataclass, fields
 from enum import Enum, StrEnum
 from typing import Any
 
-# The type of activations and convolutions; weights, losses and penalties are always float32.
+# The floating-point type of activations and convolutions.  Weights, losses and penalties are always float32.
 Precision = StrEnum("Precision", "auto fp32 bf16 fp16")
 MIN_RESOLUTION = 4
-MOST = 2**24  # upper limit of all integers in an architecture
+MOST = 2**24  # the largest integer that `Architecture` accepts
 
 
 class Resampling(StrEnum):
-    """How a block doubles (G) or halves (D) the resolution.  In G, `fused` and `unfused` compute the same function."""
+    """How blocks of G double, and blocks of D halve, the resolution.  In G, both ways compute the same function."""
 
-    fused = "fused"  # one 4x4 convolution of stride 2 (official default)
-    unfused = "unfused"  # 3x3 convolutions, with nearest upsampling in G and pooling after the activation in D (paper)
+    fused = "fused"  # one 4x4 convolution of stride 2, the default of the official code
+    unfused = "unfused"  # as in the paper: 3x3 convolutions; G first upsamples (nearest), D pools after the activation
 
 
 class Stem(StrEnum):
-    """G's layers from latent to 4x4 features, as in the official code or in other programs."""
+    """Variant of G's first layers, from latent to 4x4 features: of the official code or of another program."""
 
     official = "official"  # pixel norm after the dense layer and after the convolution
-    unit_bias = "unit_bias"  # the dense layer has one bias per pixel and feature map (pytorch_GAN_zoo)
-    one_norm = "one_norm"  # no pixel norm after the dense layer (pro-gan-pth)
+    unit_bias = "unit_bias"  # as in pytorch_GAN_zoo: the dense layer has one bias per pixel and feature map
+    one_norm = "one_norm"  # as in pro-gan-pth: no pixel norm after the dense layer
 
 
 class Rescaling(Enum):
@@ -62,7 +62,7 @@ class Architecture:
     stem: Stem = Stem.official
     features: str | None = None  # NAME@CHECKSUM of a pretrained network, whose features D gets as additional input
     features_from: int = 16  # the lowest resolution at which D gets pretrained features
-    discriminator: str | None = None  # class name of the user's own D, which replaces D
+    discriminator: str | None = None  # class name of the user's own discriminator; None means the built-in D
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -92,7 +92,7 @@ class Architecture:
             raise ValueError(f"the architecture in the file is not complete: {error}") from error
 
     def to_plain(self) -> dict[str, Any]:
-        """The architecture as a JSON object without default values."""
+        """The architecture as a JSON object, which leaves out fields with default values."""
         plain = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -101,7 +101,7 @@ class Architecture:
         return plain
 
     def differences(self, theirs: "Architecture") -> Iterator[str]:
-        """Yield 'name: theirs -> ours' for each field in which the architecture `theirs` differs from this one."""
+        """Yield 'field: value in `theirs` -> own value' for each field in which the two architectures differ."""
         other = asdict(theirs)
         for name, value in asdict(self).items():
             if value != other[name]:
@@ -112,7 +112,7 @@ class Architecture:
         return resolutions_between(MIN_RESOLUTION, self.resolution)
 
     def width(self, resolution: int) -> int:
-        """The number of feature maps at `resolution`: `nf(log2(resolution) - 1)` in the official code."""
+        """The number of feature maps at `resolution`; the official code computes it by `nf(log2(resolution) - 1)`."""
         stage = resolution.bit_length() - 2
         return max(1, min(int(self.fmap_base / 2 ** (stage * self.fmap_decay)), self.fmap_max))
 

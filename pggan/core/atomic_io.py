@@ -1,4 +1,4 @@
-"""Files: writes that a kill or a power failure can't leave half done, checksums, JSON, disk space, locks."""
+"""Atomic writes (after a kill or a power failure, no file is half-written), checksums, JSON, disk space, locks."""
 
 import fcntl
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 from pggan.core.errors import UserError
 
-TEMPORARY = ".partial-"  # prefix of the names of half-written and half-removed files
+TEMPORARY = ".partial-"  # files with this prefix are half-written or half-removed
 
 
 def fsync_path(path: Path) -> None:
@@ -25,7 +25,7 @@ def fsync_path(path: Path) -> None:
 
 
 def make_directory(path: Path) -> list[Path]:
-    """Create `path` and its missing parents, and fsync their entries; returns the new directories, deepest first."""
+    """Create `path` and its missing parents, and flush them to the disk; returns the new directories, deepest first."""
     missing = [directory for directory in (path, *path.parents) if not directory.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for directory in reversed(missing):
@@ -40,7 +40,7 @@ def existing_parent(path: Path) -> Path:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary path, whose file replaces `path` after a `with` block without exceptions."""
+    """Yield a temporary path; if the `with` block raises no exception, the temporary file replaces `path`."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
         yield temporary
@@ -48,7 +48,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
         fsync_path(path.parent)
     except OSError as error:
-        if error.errno and error.filename is None:  # if the disk is full, the error of a write names no file
+        if error.errno and error.filename is None:  # a write to a full disk raises an error without a file name
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     finally:
@@ -57,7 +57,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """Yield a temporary directory, which replaces `path` after a `with` block without exceptions."""
+    """Yield a temporary directory; if the `with` block raises no exception, this directory replaces `path`."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     shutil.rmtree(temporary, ignore_errors=True)
     try:

@@ -15,7 +15,7 @@ DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
 
 
 def choose_device(devices: str, key: str = "devices") -> torch.device:
-    """The device for auto (CUDA, else MPS, else CPU), cpu, cuda or mps; raises UserError if it does not exist."""
+    """The torch device for auto (CUDA, else MPS, else CPU), cpu, cuda or mps; raises UserError for a missing device."""
     usable = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     found = [name for name in usable if usable[name]]
     if devices not in ("auto", *found):
@@ -25,7 +25,7 @@ def choose_device(devices: str, key: str = "devices") -> torch.device:
 
 
 def count_devices(devices: str) -> tuple[str, int]:
-    """The type of devices and the number of ranks for `devices`; raises UserError for too few CUDA devices.
+    """The device type and the number of ranks that `devices` asks for; raises UserError for too few CUDA devices.
 
     `auto` means all CUDA devices, else MPS, else the CPU; N means N CUDA devices; cpu:N means N ranks on the CPU.
     """
@@ -42,7 +42,7 @@ def count_devices(devices: str) -> tuple[str, int]:
 
 
 def device_of_rank(devices: str, local_rank: int) -> torch.device:
-    """The device of the rank `local_rank` of this machine."""
+    """The device of the rank with number `local_rank` on this machine; a CUDA device becomes PyTorch's default."""
     kind, _ = count_devices(devices)
     if kind != "cuda":
         return torch.device(kind)
@@ -52,7 +52,7 @@ def device_of_rank(devices: str, local_rank: int) -> torch.device:
 
 
 def set_threads(threads: int | None, *, one: bool = False) -> None:
-    """Set PyTorch's number of CPU threads; None means OMP_NUM_THREADS, else 1 if `one`, else one per core."""
+    """Set PyTorch's number of CPU threads; default: OMP_NUM_THREADS if set, else 1 if `one`, else one per core."""
     if threads is None and "OMP_NUM_THREADS" not in os.environ:
         most = 1 if one else available_cores()  # PyTorch ignores a container's CPU limit
         threads = most if most < torch.get_num_threads() else None
@@ -71,7 +71,7 @@ def configure_process(
         if deterministic:  # https://docs.pytorch.org/docs/stable/notes/randomness.html
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads this variable once
             torch.use_deterministic_algorithms(True, warn_only=True)
-            # No step reads uninitialized memory, so PyTorch need not fill new tensors with NaN, which costs time.
+            # Filling new tensors with NaN would cost time, and no training step reads uninitialized memory.
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if device.type == "cpu":
         keep_freed_memory()
@@ -83,7 +83,7 @@ def precision_on(device: torch.device, precision: Precision) -> Precision:
         return precision
     if device.type != "cuda":
         return Precision.fp32
-    # PyTorch emulates bf16 slowly on GPUs before compute capability 8.0.
+    # On GPUs with a compute capability below 8.0, PyTorch only emulates bf16, which is slow.
     return Precision.bf16 if torch.cuda.is_bf16_supported(including_emulation=False) else Precision.fp16
 
 

@@ -31,13 +31,13 @@ class StepFailed(UserError):
     """A training step failed on one rank; other ranks may still compute this step."""
 
     def __init__(self, problem: str, remedy: str, compute: Mapping[str, Any] | None = None) -> None:
-        """`compute` holds values of compute.* keys, such as {'kernels': 'reference'}, that may avoid the failure."""
+        """`compute` maps keys of the config section `compute` to values that may avoid the failure."""
         super().__init__(problem, remedy)
         self.compute = dict(compute or {})
 
 
 def require(holds: bool, key: str, value: object, wanted: str) -> None:
-    """Unless `holds`, raise a UserError that says that key=value is wrong, and that `wanted` is right."""
+    """If `holds` is false, raise a UserError: key=value does not work, and the value has to be `wanted`."""
     if not holds:
         raise UserError(f"{key}={value} does not work.", f"It has to be {wanted}.")
 
@@ -48,7 +48,7 @@ def nearest_name(name: str, choices: Iterable[str]) -> str | None:
 
 
 def nearest_path(path: str | Path, fits: Callable[[Path], bool] = Path.exists) -> str:
-    """A sentence with the path that `fits` and is most similar to `path`; "" if there is none, or if `path` exists."""
+    """Suggest the most similar path in the same folder that `fits` accepts; "" if none is similar or `path` exists."""
     path, folder = Path(path), Path(path).parent
     names = [one.name for one in folder.iterdir() if fits(one)] if folder.is_dir() and not path.exists() else []
     found = nearest_name(path.name, names)
@@ -56,7 +56,7 @@ def nearest_path(path: str | Path, fits: Callable[[Path], bool] = Path.exists) -
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """A sentence with the choice that is most similar to a mistyped `name`, or else with all choices."""
+    """Suggest the choice that is most similar to a mistyped `name`, or list all choices if none is similar."""
     known = sorted(choices)
     found = nearest_name(name, known)
     return f"Valid names: {', '.join(known)}." if found is None else f"Did you mean '{found}'?"

@@ -12,14 +12,14 @@ from types import FrameType
 from typing import Self
 
 __version__ = "0.1.0"
-TORCH_WAS_LOADED = "torch" in sys.modules  # if true, torch ignores the variables of `set_library_defaults`
+TORCH_WAS_LOADED = "torch" in sys.modules  # if true, `set_library_defaults` is too late to affect torch
 
 COMMAND_VARIABLE = "PGGAN_COMMAND"  # the user's command line
 STARTED_VARIABLE = "PGGAN_STARTED"  # start of the user's command, in seconds since 1970
 TASK_VARIABLE = "PGGAN_TASK"  # the command and configuration of a child process `python -m pggan`, as JSON
 PARENT_VARIABLE = "PGGAN_PARENT"  # id of the parent process; a child ends when the parent ends
 
-# Training saves and stops at Ctrl-C, at a scheduler's signal, and when the terminal closes.
+# Training saves and stops at Ctrl-C, at a job scheduler's signal, and when the terminal closes.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # options of `mallopt` (glibc's malloc.h)
 SYSTEM = Path("/")  # tests replace this directory
@@ -27,7 +27,7 @@ SYSTEM = Path("/")  # tests replace this directory
 
 @contextmanager
 def environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables inside the `with` block."""
+    """Set environment variables inside the `with` block, and restore the old values after the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -48,8 +48,8 @@ def set_library_defaults() -> None:
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
     if "OMP_WAIT_POLICY" not in os.environ:
-        # If waiting threads spin a third of the default time, steps take half as long while other programs use the CPU.
-        # If waiting threads did not spin at all, a step could take four times as long (docs/performance.md).
+        # With a third of OpenMP's default spin time, training steps take half as long while other programs use the CPU.
+        # If waiting OpenMP threads did not spin at all, a step could take four times as long (docs/performance.md).
         defaults["GOMP_SPINCOUNT"] = "100000"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
@@ -57,9 +57,9 @@ def set_library_defaults() -> None:
 
 @contextmanager
 def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Inside the `with` block, SIGNALS call `handler`; after the block, received signals call their former handlers.
+    """Let SIGNALS call `handler` in the `with` block; after it, call the earlier handlers of the received signals.
 
-    For example, the former handler of a job launcher requeues the job, after training has saved a checkpoint.
+    For example, the earlier handler of a job launcher requeues the job after training has saved a checkpoint.
     """
     arrived: dict[int, FrameType | None] = {}
 
@@ -81,7 +81,7 @@ def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterato
 
 
 class StopSignal(ExitStack):
-    """Inside the `with` block, the first signal sets `wanted`, and a later Ctrl-C raises KeyboardInterrupt.
+    """In the `with` block, the first signal sets `wanted` to True, and a later Ctrl-C raises KeyboardInterrupt.
 
     If `at_once`, even the first signal raises KeyboardInterrupt, because there is nothing to save.
     """
@@ -129,13 +129,13 @@ def threads_per_rank(ranks: int, *, elastic: bool) -> int:
 
 
 def processor_facts() -> dict[str, str]:
-    """The processor's model, vendor, family and instruction sets, as far as the system tells."""
+    """The processor's model, vendor, family and instruction sets; empty texts stand for unknown values."""
     found = {"model name": platform.processor() or platform.machine(), "vendor_id": "", "cpu family": "", "flags": ""}
     return found | named_values("proc/cpuinfo", ":")
 
 
 def keep_freed_memory() -> None:
-    """Make glibc reuse freed memory, because new memory is slow: the system needs 14 ms for 35 MB."""
+    """Make glibc keep and reuse freed memory, because the system needs 14 ms to provide 35 MB of new memory."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(M_MMAP_MAX, 0)

@@ -7,15 +7,15 @@ from pggan.core.text import three_digits
 
 # `in_words` replaces {NAME} by the value of the metric NAME.
 SENTENCES = {
-    "swd/mean": "SWD {swd/mean}, lower is better; two halves of your images differ by {swd_floor/mean}",
-    "ms_ssim": "MS-SSIM {ms_ssim}, best near the {ms_ssim_reals} of your images; if much higher, faces are too alike",
+    "swd/mean": "SWD {swd/mean}, lower is better; two halves of your images have SWD {swd_floor/mean}",
+    "ms_ssim": "MS-SSIM {ms_ssim}, best near {ms_ssim_reals}, the value of your images; if higher, faces are too alike",
     "kid": "KID {kid}, lower is better, 0 is perfect",
     "fid": "FID {fid}, lower is better, 0 is perfect",
     "precision": "precision {precision}, up to 1: the share of generated images that are like your images",
     "recall": "recall {recall}, up to 1: the share of your images that are like generated images",
     "copies": "copies {copies}: the share of generated images that repeat your images; 0.05 is normal by chance",
 }
-# These values were measured at 32x32 and 64x64 (docs/quality.md).
+# Metrics that good runs reach, measured with images of 32x32 and 64x64 pixels (docs/quality.md).
 REACHED = {
     ("kid", "efficientnet-lite0"): "good runs: KID 20 to 60 with photographs of faces, about 100 with cartoon faces",
     ("kid", "inception"): "good runs: KID 0.3 to 1 with photographs of faces, about 3 with cartoon faces",

@@ -1,4 +1,4 @@
-"""Random numbers depend only on a seed, a purpose and a count, such as of images: checkpoints store no random state."""
+"""Random numbers from a seed, a purpose and a count, such as of images shown; checkpoints need no random state."""
 
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -20,7 +20,7 @@ def generator_for(seed: int, purpose: str, count: int, device: torch.device | No
 
 @dataclass(frozen=True)
 class StepRng:
-    """Random numbers for the training step that begins after `images` images; each purpose gets different numbers."""
+    """Random numbers for the training step after `images` shown images; each purpose gets different numbers."""
 
     seed: int
     images: int

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 Log = Callable[[str], None]
 NEXT = "Next:"
-AS_TYPED = re.compile(r"(?!null$)[^'\"~\[{].*", re.DOTALL)  # matches texts that need no quotes for `pggan`
+AS_TYPED = re.compile(r"(?!null$)[^'\"~\[{].*", re.DOTALL)  # matches values that need no quotes in a `pggan` command
 PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$|\.\d)[a-z/._][\w/.:+@-]*", re.ASCII | re.IGNORECASE)
 
 

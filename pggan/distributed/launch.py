@@ -1,4 +1,4 @@
-"""Starts the ranks of a command with torchrun, which restarts all ranks if one is lost.
+"""Starts the ranks of a command with torchrun, which restarts all ranks if one fails or is killed.
 
 `killed_if_stopped` ends a rank whose process is stopped (SIGSTOP).  `ProcessGroup.end_if_stalled` and timeouts of
 collectives end ranks that hang while their processes run.
@@ -24,7 +24,7 @@ from pggan.core.process import PARENT_VARIABLE, TASK_VARIABLE, environment, sign
 
 LOOPBACK = "127.0.0.1"  # Some containers can't resolve the name `localhost`.
 RENDEZVOUS_SECONDS = 300  # All ranks have to connect within 300 seconds.
-RANKS_VARIABLE = "PGGAN_RANKS"  # An environment variable names the folder that the launcher shares with the ranks.
+RANKS_VARIABLE = "PGGAN_RANKS"  # This environment variable holds the path of a folder that launcher and ranks share.
 IGNORED = "SIGURG"  # `relay` handles signals, so torchrun is told to handle only SIGURG, which nobody sends.
 ENDED = "ended"  # The file `ended` has the command's exit code; once the file exists, no rank is restarted.
 # A second process runs this program, which kills a rank that has sent no byte for `timeout` seconds.
@@ -150,7 +150,7 @@ def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Ca
 
 
 def end_with_parent(parent: int) -> None:
-    """When the process `parent` has ended, send SIGTERM to this process, which then saves and exits."""
+    """Wait until the process `parent` ends, then send SIGTERM to this process, which saves and exits."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -165,8 +165,8 @@ def meeting_place(endpoint: str) -> tuple[str, bool | None]:
             with socket.create_connection((host, int(port)), timeout=5) as way:
                 return way.getsockname()[0], False
         except OSError:
-            with suppress(OSError), socket.create_server((host, int(port))):  # This succeeds only on the host.
-                # With LOOPBACK, all launchers run on this machine: None lets torchrun choose one of them as the host.
+            with suppress(OSError), socket.create_server((host, int(port))):  # This succeeds only on the endpoint.
+                # At LOOPBACK, all launchers run on this machine.  With None, torchrun chooses one of them as the host.
                 return host, None if host == LOOPBACK else True
             if time.monotonic() > end:
                 raise
@@ -175,7 +175,7 @@ def meeting_place(endpoint: str) -> tuple[str, bool | None]:
 
 @contextmanager
 def killed_if_stopped(timeout: float) -> Iterator[None]:
-    """A second process kills this process if SIGSTOP stops this process for `timeout` seconds in the `with` block."""
+    """Start a second process, which kills this one if SIGSTOP stops it for `timeout` seconds in the `with` block."""
     command = [sys.executable, "-IS", "-c", GUARD, str(os.getpid()), str(timeout)]
     guard = Popen(command, stdin=PIPE, start_new_session=True)  # noqa: S603 - runs this Python
     assert guard.stdin is not None, "stdin is a pipe"

@@ -25,12 +25,12 @@ from pggan.core.devices import device_of_rank, synchronize
 from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, StepFailed, UserError
 from pggan.distributed.launch import RENDEZVOUS_SECONDS
 
-STEP_TIMEOUT = timedelta(minutes=30)  # Ranks wait long for gradients on slow networks, or while others evaluate.
+STEP_TIMEOUT = timedelta(minutes=30)  # Ranks wait long for gradients on slow networks, or while other ranks evaluate.
 CONTROL_TIMEOUT = timedelta(days=1)  # Ranks wait while one rank prepares the data, which can take hours.
 ROUND, POLL_SECONDS = "round", 0.1
-# A GPU whose step takes more than 300 seconds hangs.  Evaluations and checkpoints are between steps, and do not count.
+# A GPU hangs if a training step takes more than 300 seconds; evaluations and checkpoints are not part of a step.
 STALL_SECONDS = 300
-MAX_STEPS_IN_FLIGHT = 8  # The GPU's queue is short, because a checkpoint waits for all queued steps.
+MAX_STEPS_IN_FLIGHT = 8  # At most this many steps are in the GPU's queue, because a checkpoint waits for all of them.
 T = TypeVar("T")
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -64,7 +64,7 @@ class ProcessGroup:
     """The ranks of a run; each method that communicates has to be called on all ranks, in the same order."""
 
     def __init__(self, info: RankInfo, device: torch.device, control: Any, torch_group: Any = None) -> None:
-        """Torch's groups: `control` for CPU values (None: one process), `torch_group` for gradients (None: default)."""
+        """Torch's groups: `control` is for CPU values (None: one process), `torch_group` for gradients (None: default)."""
         self.rank, self.world_size = info.rank, info.world_size
         self.local_rank, self.local_world_size = info.local_rank, info.local_world_size
         self.device, self.is_main = device, info.rank == 0
@@ -193,11 +193,11 @@ class ProcessGroup:
         """Before a step, wait until the GPU's queue has at most MAX_STEPS_IN_FLIGHT steps."""
         if self.device.type == "cuda":
             self._step_events.append(torch.cuda.current_stream(self.device).record_event())
-            if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # CUDA blocks the CPU if its queue is full.
+            if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # CUDA blocks the CPU if the GPU's queue is full.
                 self._step_events.popleft().synchronize()
 
     def end_if_stalled(self) -> None:
-        """In a background thread, end this process if the GPU hangs: collectives in CUDA graphs have no timeouts."""
+        """Run in a thread: end this process if the GPU hangs, because collectives in CUDA graphs have no timeouts."""
         newest, since = None, time.monotonic()
         while True:
             time.sleep(1)
