@@ -156,7 +156,7 @@ def checkpoints_of(run_dir: Path) -> list[Path]:
 
 
 def best_of(directories: Sequence[Path]) -> Path | None:
-    """Return the last checkpoint that an evaluation marked as the best, or None; `directories` begin with the oldest."""
+    """Return the last checkpoint that an evaluation marked as the best, or None; `directories` are oldest first."""
     return next((directory for directory in reversed(directories) if mark_of(directory, BEST)), None)
 
 

@@ -1,4 +1,4 @@
-"""`pggan sample`, `interpolate`, `project` and `directions`: functions that return the exit code."""
+"""The commands `pggan sample`, `interpolate`, `project` and `directions`: each function returns an exit code."""
 
 from functools import partial
 from itertools import islice
@@ -60,7 +60,7 @@ def opened(config: DrawConfig, truncation: float = 1.0) -> tuple[TrainedGenerato
 
 
 def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int = 0) -> tuple[Tensor, list[str]]:
-    """Return K latents [K, Z] and file names of their images; a film's grid cell `number` shifts seeds or latents."""
+    """Return K latents [K, Z] and names for image files; cell `number` of a film's grid has its own seeds or order."""
     if config.latents is None:
         wanted = [seed + 1000 * number for seed in parse_seeds(config.seeds)]
         return generator.latents(wanted), [f"seed-{seed:06d}" for seed in wanted]
@@ -134,7 +134,7 @@ def interpolate(config: InterpolateConfig) -> int:
 
 
 def project_images(config: ProjectConfig) -> int:
-    """Write the latents whose images are nearest to the pictures in config.image, and a sheet that compares them."""
+    """Find the latents whose images are nearest to the pictures config.image; writes latents and a sheet of images."""
     out = output_path(config.out, config.run, "projection", ())
     generator, settings = opened(config)
     side, channels = settings.resolution, generator.network.architecture.channels

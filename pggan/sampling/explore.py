@@ -41,7 +41,7 @@ PROTECTION = {  # Other sites can't embed or read the page, and the page loads n
 HOST, PORT = "127.0.0.1", 8765  # If another program uses the default PORT, the system chooses a free port.
 DIRECTIONS = 8  # number of sliders on the page if the user gives no file of directions
 DIRECTIONS_FILE = "directions.safetensors"  # This file in a run directory holds directions that a user has named.
-SEEDS = 100_000  # The page's random faces have seeds below this number, because short seeds are easy to note.
+SEEDS = 100_000  # The page's random faces have seeds below this number, because short seeds are easy to write down.
 BLOCK = 8  # Films are drawn in blocks of this many frames; between two blocks, the server can draw other images.
 MAX_FRAMES = 3600  # The longest film has two minutes at 30 frames per second.
 MAX_BYTES = 100_000_000  # largest photo in bytes; app.js has the same limit
@@ -51,7 +51,7 @@ Answer = tuple[int, Iterable[bytes]]  # an HTTP body's length in bytes, and the 
 
 
 def run(config: ExploreConfig) -> int:
-    """Serve the page until Ctrl-C; returns the exit code."""
+    """Serve the web page until Ctrl-C; returns the exit code."""
     set_threads(config.threads)
     generator = load(config.run, config.device, config.checkpoint)
     mark = mark_line(config.marks, config.run, "pggan explore")
@@ -69,7 +69,7 @@ def run(config: ExploreConfig) -> int:
 def listen(
     generator: TrainedGenerator, run: str, directions: str | None, port: int | None, mark: str | None = None
 ) -> "Server":
-    """Open a server at `port` (None: PORT or, if PORT is in use, any free port); raises UserError if that fails."""
+    """Open a server at `port` (None: PORT or, if PORT is in use, any free port); raises UserError if no port works."""
     about = {"renderer": "server", "seeds": SEEDS, "films": writable(ANIMATED)}
     files = page_files(generator, run, directions, about, mark)
     for number in (PORT, 0) if port is None else (port,):
@@ -79,7 +79,7 @@ def listen(
 
 
 def directions_file(run: str, given: str | None) -> Path | None:
-    """Return the path for directions and names: `given`, or a file in `run`'s folder (None for run=pretrained:NAME)."""
+    """Return the file for directions and their names: `given`, or one in the run's folder (None: pretrained:NAME)."""
     if given is not None or run.startswith(PREFIX):
         return None if given is None else Path(given)
     path = Path(run).parent if Path(run).name == GENERATOR_FILE else Path(run)
@@ -92,8 +92,8 @@ def page_files(
 ) -> dict[str, bytes]:
     """Return the web page's files, bytes by file name; raises UserError if the directions do not fit the generator.
 
-    Args: run: the user's run=; directions: a file of directions for the sliders, by default `directions_file` or, if
-    that does not exist, principal directions; about: settings for the page's script; mark: a saved picture's metadata.
+    Args: run: the user's run=; directions: a file of directions for the sliders (default: `directions_file` if it
+    exists, else principal directions); about: settings for the page's script; mark: metadata for saved pictures.
     """
     file, names = directions_file(run, directions), []
     if file is not None and (directions is not None or file.is_file()):
@@ -101,7 +101,7 @@ def page_files(
     else:
         sliders = principal_directions(generator.network, DIRECTIONS, generator.settings().label)
     path = Path(run).absolute()
-    name = path.parent.name if path.suffix else path.name  # a generator file is named by its directory
+    name = path.parent.name if path.suffix else path.name  # for a generator file, the page shows its directory's name
     facts = ("latent_size", "num_classes", "resolution", "alpha", "images")
     levels = [resolution for resolution in generator.resolutions if resolution <= generator.resolution]
     model = {fact: getattr(generator, fact) for fact in facts} | {"resolutions": levels, "name": name} | about
@@ -159,7 +159,7 @@ class Server(ThreadingHTTPServer):
             return path.read_bytes()
 
     def search(self, photo: bytes, query: dict[str, str]) -> Answer:
-        """Search for the latent that draws `photo` best; returns an HTTP body with all latents that `search` yields."""
+        """Search for the latent that draws `photo` best; returns an HTTP body with the best latent after each step."""
         settings = self.generator.settings(label=query.get("label"))
         target = read_target(photo, settings.resolution, self.generator.network.architecture.channels)
         found, count = search(self.generator.network, target, settings, STEPS), ROUNDS + STEPS
@@ -178,10 +178,10 @@ class Server(ThreadingHTTPServer):
         """Save the names of directions (a JSON list); returns an empty text, or a warning if they can't be saved."""
         names = json.loads(content)
         if not isinstance(names, list) or {*map(type, names)} - {str}:
-            raise ValueError("the names are no list of texts")
+            raise ValueError("the names are not a list of texts")
         self.files["names.json"] = content
         if self.names is None:
-            return b"These names end with the server, because this generator is in no directory of yours."
+            return b"These names are lost when the server ends, because a pretrained generator has no run directory."
         vectors = np.frombuffer(self.files["directions.bin"], "<f4").reshape(-1, self.generator.latent_size)
         save_vectors("directions", torch.tensor(vectors), self.names, load_about(self.names) | {"names": names})
         return b""
@@ -201,7 +201,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers the requests of one HTTP connection."""
 
     server: Server
-    protocol_version = "HTTP/1.1"  # HTTP/1.1 reuses connections, because opening a connection is slow.
+    protocol_version = "HTTP/1.1"  # HTTP/1.1 reuses connections, because opening a new connection is slow.
     timeout = 60  # seconds to wait for the next bytes of a request
     disable_nagle_algorithm = True
     error_message_format, error_content_type = "%(explain)s", "text/plain; charset=utf-8"
@@ -239,7 +239,7 @@ class Handler(BaseHTTPRequestHandler):
         """Log nothing, because the page sends several requests a second."""
 
     def _is_own(self) -> bool:
-        """Return whether our page sent the request; by DNS rebinding, other sites could send requests to this server.
+        """Return whether this server's page sent the request; other sites could send requests by DNS rebinding.
 
         The header Host may have any port, because an SSH tunnel may change the port.
         """

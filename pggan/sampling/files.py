@@ -24,9 +24,9 @@ STILLS = (".png", ".jpg", ".jpeg", ".webp")
 VIDEO = ".mp4"
 ANIMATED = (VIDEO, ".webp", ".gif")
 MAX_FILM = 512  # Frames of a film are enlarged to at most this side in pixels.
-# Browsers show frames of 10 ms or less for 100 ms, so a GIF (10 ms units) needs frames of 20 ms, and a WebP of 11 ms.
+# Browsers show frames of 10 ms or less for 100 ms.  The next longer frame takes 20 ms in a GIF, and 11 ms in a WebP.
 MOST_FPS = {".gif": 50, ".webp": 90}
-MOST_PIXELS = 2**28  # Pictures with more pixels are refused, because a few copies may not fit into memory.
+MOST_PIXELS = 2**28  # Pictures with more pixels are refused, because a few copies of them may not fit into memory.
 WIDEST = 2048  # Images in a sheet are enlarged only if the sheet stays within this width in pixels.
 PAPER, INK = 232, 40  # grey levels of a caption's background and letters
 CAPTION_HEIGHT, FONT_SIZE = 16, 11  # pixels
@@ -99,7 +99,7 @@ def sheet(images: Iterable[Pixels], columns: int, zoom: int, captions: Sequence[
 
 
 def sheet_zoom(resolution: int, columns: int) -> int:
-    """Return the largest zoom (at least 1) with which images are at most MIN_TILE pixels wide, and the sheet WIDEST."""
+    """Return the largest zoom, at least 1, with images of at most MIN_TILE and a sheet of at most WIDEST pixels."""
     return max(min(MIN_TILE, WIDEST // columns) // resolution, 1)
 
 
@@ -154,7 +154,7 @@ def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path, mark: 
     """
     kind = path.suffix.lower()
     fastest = MOST_FPS.get(kind, fps)
-    require(fps <= fastest, "fps", fps, f"at most {fastest} for {kind}, or browsers slow the film; .mp4 has no limit")
+    require(fps <= fastest, "fps", fps, f"at most {fastest} for {kind}, or browsers slow it down; .mp4 has no limit")
     shown = tracked(frames, count)
     with writing(path) as temporary:
         if kind == VIDEO:

@@ -21,7 +21,7 @@ Pixels = npt.NDArray[np.uint8]
 
 MIN_TILE = 128  # Smaller images in grids and sheets are enlarged to this side in pixels.
 FOLDER = "timelapse"  # A run keeps small grids for `pggan timelapse` in samples/timelapse/.
-TEXT_KEY = "pggan"  # A grid's PNG file has the grid's facts in a text entry of this name.
+TEXT_KEY = "pggan"  # A grid's PNG file stores its GridFacts in a text entry of this name.
 
 
 def to_bytes(images: "Tensor") -> Pixels:

@@ -1,6 +1,6 @@
 """Latents: their files, paths through them, directions, and G's mean 4x4 features for truncation.
 
-N latents, Z latent size, K keyframes (latents that a path passes through) or directions, F frames of a path.
+Shapes: N latents, Z latent size, K keyframes (latents that a path passes through) or directions, F frames of a path.
 """
 
 import json
@@ -168,7 +168,7 @@ def principal_directions(network: Generator, count: int, label: Tensor | int | N
     coordinates = (features - features.mean(0)) @ components[:, :count]
     directions = F.normalize(coordinates.double().T @ latents.double()).float()
     largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
-    return directions * largest.sign()  # The sign is arbitrary, so each direction's largest entry becomes positive.
+    return directions * largest.sign()  # A direction's sign is arbitrary, so its largest entry becomes positive.
 
 
 def load_about(path: str | Path) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def load_about(path: str | Path) -> dict[str, Any]:
 
 
 def load_direction(given: str, size: int) -> Tensor:
-    """Read a direction [Z]; `given` is FILE:NUMBER, or FILE for number 1; raises UserError if there is none."""
+    """Read one direction [Z] from `given`: FILE:NUMBER, or FILE for number 1; raises UserError if there is none."""
     path, _, number = (given, "", "1") if Path(given).is_file() else given.rpartition(":")
     directions = load_vectors("directions", path or given, size)
     possible = number.isdecimal() and 1 <= int(number) <= len(directions)

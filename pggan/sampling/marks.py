@@ -65,7 +65,7 @@ def mark_film(path: Path, kind: str, line: str | None) -> None:
             file.write((24 + len(packet(line))).to_bytes(4, "big") + MP4_BOX + packet(line))
     if line is not None and kind == ".gif":
         content = path.read_bytes()
-        # The packet follows the header of 13 bytes and the palette, which a GIF file has if bit 7 of byte 10 is set.
+        # The packet follows the header (13 bytes) and the global palette, which exists only if bit 7 of byte 10 is set.
         begin = 13 + (3 << (content[10] % 8 + 1) if content[10] >> 7 else 0)
         path.write_bytes(content[:begin] + b"\x21\xff\x0bXMP DataXMP" + packet(line) + GIF_TRAILER + content[begin:])
 

@@ -97,9 +97,9 @@ def optimise(measure: Measure, latents: Tensor, steps: int) -> Iterator[Tensor]:
 
 
 def laplacian_distance(a: Tensor, b: Tensor) -> Tensor:
-    """Return the distances [N] between images `a` and `b` [N, C, R, R]: mean absolute differences, summed over levels.
+    """Return the distances [N] between images `a` and `b` [N, C, R, R] by their Laplacian pyramids.
 
-    The levels are those of Laplacian pyramids.  Source: Lap1 of Bojanowski et al. 2018, section 3.
+    A distance is the sum of all levels' mean absolute differences.  Source: Lap1 of Bojanowski et al. 2018, section 3.
     """
     difference, levels = a - b, []
     while difference.shape[-1] > 1:
@@ -122,5 +122,5 @@ def read_target(picture: Picture, resolution: int, channels: int) -> Pixels:
     try:
         return load_image(file, resolution, channels, "center")[0]
     except BadImage as error:
-        remedy = f"Give a PNG, JPEG, WebP or AVIF image of {resolution}x{resolution} pixels to 64 megapixels."
+        remedy = f"Give a PNG, JPEG, WebP or AVIF image from {resolution}x{resolution} pixels to 64 megapixels."
         raise UserError(f"{what} can't be projected: {error}.", remedy) from error

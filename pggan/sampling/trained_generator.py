@@ -65,8 +65,8 @@ class TrainedGenerator:
     """A trained generator, which draws images; on one machine, a seed or a latent always gives the same image.
 
     Attributes: resolution, alpha: the defaults for drawing; images: the number of images shown in training;
-    resolutions: those that the network can draw; latent_size: Z; num_classes, class_names: 0 and empty without classes;
-    network: the PyTorch module; loaded: the content of the generator's file.
+    resolutions: all resolutions that the network can draw; latent_size: Z; num_classes and class_names: 0 and empty if
+    there are no classes; network: the PyTorch module; loaded: the content of the generator's file.
     """
 
     def __init__(self, loaded: LoadedGenerator) -> None:
@@ -160,7 +160,7 @@ class TrainedGenerator:
     ) -> dict[str, float]:
         """Compare generated images with the images at `data`, like `pggan evaluate`; returns values by metric.
 
-        Args: data: by default, the training set; count: how many fakes and reals, by default as in the metric's paper.
+        Args: data: by default, the training set; count: number of fakes and of reals (default: metric's paper).
         """
         compared: Any = resolve_name(COMPARE)
         return dict(compared(self, data and str(data), list(metrics), extractor, count))
@@ -184,8 +184,8 @@ class TrainedGenerator:
 def load(run: str | Path, device: str = "auto", checkpoint: str | int = NEWEST) -> TrainedGenerator:
     """Load the averaged generator (EMA) of `run`: a run directory, one of its checkpoints, or a generator file.
 
-    Args: device: auto (CUDA, else MPS, else CPU), cpu, cuda or mps; checkpoint: which one of a run directory:
-    newest, best, or a number of images shown.  Raises UserError if there is no such generator or device.
+    Args: device: auto (CUDA, else MPS, else CPU), cpu, cuda or mps; checkpoint: newest, best, or a number of
+    images shown, if `run` is a run directory.  Raises UserError if there is no such generator or device.
     """
     place = choose_checkpoint(str(run), checkpoint)
     return TrainedGenerator(load_generator(place, choose_device(device, "device")))
