@@ -136,7 +136,7 @@ def read_generator_header(path: Path) -> dict[str, Any]:
 
 
 def architecture_in(about: dict[str, Any]) -> Architecture:
-    """Return the architecture in a header; raises ValueError, KeyError or TypeError if the header is invalid."""
+    """Read the architecture from the header `about`; raises ValueError, KeyError or TypeError if it is invalid."""
     architecture = Architecture.from_plain(about["architecture"])
     if about["resolution"] not in architecture.resolutions or not 0 <= about["alpha"] <= 1 or about["images"] < 0:
         raise ValueError("the stored resolution, alpha or number of images shown is impossible")

@@ -58,7 +58,7 @@ class Checkpoint:
         return Architecture.from_plain(self.header["architecture"])
 
     def file_of(self, component: str) -> tuple[str, str]:
-        """Return the file that holds `component`, such as optimizer_g, and the prefix of the tensor names there."""
+        """Return the file of `component`, such as optimizer_g, and the prefix of the component's tensor names."""
         if (alone := f"{component}.safetensors") in self.header["files"]:
             return alone, ""
         return (WEIGHTS_FILE if component in NETWORKS else STATE_TENSORS_FILE), f"{component}/"

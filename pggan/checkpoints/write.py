@@ -156,7 +156,7 @@ class CheckpointWriter:
 
 
 def refused_by_disk(run_dir: Path, error: OSError) -> UserError:
-    """Return the error for a failed write into `run_dir`."""
+    """Convert the OSError of a failed write into `run_dir` to a UserError."""
     return UserError(
         f"{run_dir} can't be written any more: {error.strerror or error}.",
         "The last checkpoint is valid. Free disk space or get write permission. Then the same command resumes the run.",

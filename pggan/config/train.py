@@ -32,7 +32,7 @@ MAX_TILES = 10_000  # maximum number of images in a grid
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Keys of the training images."""
+    """Keys that describe the training images."""
 
     path: str | None
     count: Count
@@ -305,7 +305,7 @@ class TrainConfig:
 
 
 def gamma_by_rule(resolution: int, batch: int, least: float = 1.0) -> float:
-    """R1's gamma as in StyleGAN2-ADA's cfg=auto, but at least `least`: up to 64x64, less was worse (docs/lab.md)."""
+    """R1's gamma by StyleGAN2-ADA's cfg=auto, at least `least`; smaller values were worse up to 64x64 (docs/lab.md)."""
     return float(f"{max(0.0002 * resolution**2 / batch, least):.2g}")
 
 
@@ -318,7 +318,7 @@ def parse_grid(grid: str, key: str) -> tuple[int, int]:
 
 
 def per_resolution(key: str, value: float | Mapping[Any, float], first: int) -> PerResolution:
-    """Convert `value` to a table {resolution: number}; raises UserError about `key` if it begins above `first`."""
+    """Convert `value` to a table {resolution: number}; raises UserError about `key` if no resolution is <= `first`."""
     entries = value if isinstance(value, Mapping) else {MIN_RESOLUTION: value}
     begins = min(entries, default=inf) <= first
     require(begins, key, value, f"one number, or a table that begins at resolution {first} or lower")

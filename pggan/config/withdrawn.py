@@ -4,7 +4,7 @@ from pggan.core.errors import UserError
 
 # {advice in the error message: keys, or choices group=choice, that no longer exist, separated by spaces}
 REMEDIES = {
-    "ADA always uses all transformations, and keeps the mean sign of D's real scores near 0.6.": "augmentation.blit"
+    "ADA always uses all transformations, and keeps the mean sign of D's scores of reals near 0.6.": "augmentation.blit"
     " augmentation.colors augmentation.geometry augmentation.interval augmentation.p augmentation.target",
     "Use augmentation=ada instead.": "augmentation=diffaugment",
     "Films have constant speed, and path=walk is smoothed over 15 frames.": "axis constant_speed ease hold smoothness",

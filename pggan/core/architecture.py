@@ -16,7 +16,7 @@ MOST = 2**24  # the largest integer that `Architecture` accepts
 
 
 class Resampling(StrEnum):
-    """How blocks of G double, and blocks of D halve, the resolution.  In G, both ways compute the same function."""
+    """How G's blocks double and D's blocks halve the resolution.  In G, `fused` and `unfused` have the same result."""
 
     fused = "fused"  # one 4x4 convolution of stride 2, the default of the official code
     unfused = "unfused"  # as in the paper: 3x3 convolutions; G first upsamples (nearest), D pools after the activation

@@ -31,13 +31,13 @@ class StepFailed(UserError):
     """A training step failed on one rank; other ranks may still compute this step."""
 
     def __init__(self, problem: str, remedy: str, compute: Mapping[str, Any] | None = None) -> None:
-        """`compute` maps keys of the config section `compute` to values that may avoid the failure."""
+        """`compute` has values of keys compute.* that may avoid the failure, such as {'kernels': 'reference'}."""
         super().__init__(problem, remedy)
         self.compute = dict(compute or {})
 
 
 def require(holds: bool, key: str, value: object, wanted: str) -> None:
-    """If `holds` is false, raise a UserError: key=value does not work, and the value has to be `wanted`."""
+    """If `holds` is false, raise a UserError that says: key=value does not work, it has to be `wanted`."""
     if not holds:
         raise UserError(f"{key}={value} does not work.", f"It has to be {wanted}.")
 

@@ -165,7 +165,7 @@ def meeting_place(endpoint: str) -> tuple[str, bool | None]:
             with socket.create_connection((host, int(port)), timeout=5) as way:
                 return way.getsockname()[0], False
         except OSError:
-            with suppress(OSError), socket.create_server((host, int(port))):  # This succeeds only on the endpoint.
+            with suppress(OSError), socket.create_server((host, int(port))):  # Only the endpoint's machine can listen.
                 # At LOOPBACK, all launchers run on this machine.  With None, torchrun chooses one of them as the host.
                 return host, None if host == LOOPBACK else True
             if time.monotonic() > end:

@@ -134,7 +134,7 @@ def interpolate(config: InterpolateConfig) -> int:
 
 
 def project_images(config: ProjectConfig) -> int:
-    """Find the latents whose images are nearest to the pictures config.image; writes latents and a sheet of images."""
+    """Find the latents whose images are nearest to config.image; writes latents.safetensors and projection.png."""
     out = output_path(config.out, config.run, "projection", ())
     generator, settings = opened(config)
     side, channels = settings.resolution, generator.network.architecture.channels
@@ -155,7 +155,7 @@ def project_images(config: ProjectConfig) -> int:
 
 
 def find_directions(config: DirectionsConfig) -> int:
-    """Write a file of principal directions, and a sheet in which each row shows one seed, moved along one direction."""
+    """Write a file of principal directions, and a sheet whose rows move one seed's latent along one direction."""
     out = output_path(config.out, config.run, "directions", (".safetensors",))
     generator, settings = opened(config)
     latents, size = generator.latents(config.seeds), generator.latent_size

@@ -79,7 +79,7 @@ def listen(
 
 
 def directions_file(run: str, given: str | None) -> Path | None:
-    """Return the file for directions and their names: `given`, or one in the run's folder (None: pretrained:NAME)."""
+    """Return the file for directions and their names: `given`, or one in the run's folder; None for pretrained:NAME."""
     if given is not None or run.startswith(PREFIX):
         return None if given is None else Path(given)
     path = Path(run).parent if Path(run).name == GENERATOR_FILE else Path(run)

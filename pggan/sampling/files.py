@@ -55,7 +55,7 @@ def output_path(out: str | None, run: str, name: str, kinds: tuple[str, ...]) ->
 
 
 def check_output(out: str, kinds: tuple[str, ...] = ()) -> Path:
-    """Return `out` as a path; raises UserError if `out` can't be written, or ends in none of `kinds`.
+    """Return `out` as a path; raises UserError if `out` can't be written, or if its ending is not in `kinds`.
 
     Args: kinds: file endings, where "" stands for a directory; without `kinds`, `out` is a directory with any name.
     """
@@ -99,7 +99,7 @@ def sheet(images: Iterable[Pixels], columns: int, zoom: int, captions: Sequence[
 
 
 def sheet_zoom(resolution: int, columns: int) -> int:
-    """Return the largest zoom, at least 1, with images of at most MIN_TILE and a sheet of at most WIDEST pixels."""
+    """Return the largest zoom >= 1 that keeps images within MIN_TILE and the sheet within WIDEST pixels of width."""
     return max(min(MIN_TILE, WIDEST // columns) // resolution, 1)
 
 
@@ -130,7 +130,7 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 def film_of(grids: dict[Path, GridFacts], count: int, most: int = MAX_FILM) -> Iterator[Pixels]:
-    """Yield `count` frames [H, W, 3] of a time-lapse film, in which time is the number of images shown in training."""
+    """Yield `count` frames [H, W, 3] of a film of `grids`; film time is proportional to images shown in training."""
     paths, facts = [*grids], [*grids.values()]
     with Image.open(paths[-1]) as largest:
         side = largest.width * film_zoom(largest.width, most)

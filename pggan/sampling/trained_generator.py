@@ -160,7 +160,7 @@ class TrainedGenerator:
     ) -> dict[str, float]:
         """Compare generated images with the images at `data`, like `pggan evaluate`; returns values by metric.
 
-        Args: data: by default, the training set; count: number of fakes and of reals (default: metric's paper).
+        Args: data: by default, the training set; count: number of fakes and reals, by default as in the metric's paper.
         """
         compared: Any = resolve_name(COMPARE)
         return dict(compared(self, data and str(data), list(metrics), extractor, count))
