@@ -154,7 +154,7 @@ def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path, mark: 
     """
     kind = path.suffix.lower()
     fastest = MOST_FPS.get(kind, fps)
-    require(fps <= fastest, "fps", fps, f"at most {fastest} for {kind}, or browsers slow it down; .mp4 has no limit")
+    require(fps <= fastest, "fps", fps, f"at most {fastest} for {kind}, or browsers slow the film; .mp4 has no limit")
     shown = tracked(frames, count)
     with writing(path) as temporary:
         if kind == VIDEO:

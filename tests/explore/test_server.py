@@ -81,7 +81,7 @@ def test_names_of_directions_are_kept_beside_the_run_or_in_the_file_that_was_giv
 
 def test_names_of_a_generator_of_the_package_end_with_the_server(generator, serve):
     serve(made := listen(generator, "pretrained:avatars64", None, 0))
-    assert b"end with the server" in ask(made, "POST", "/names.json", json.dumps(["x"] * 8).encode())[1]
+    assert b"when the server ends" in ask(made, "POST", "/names.json", json.dumps(["x"] * 8).encode())[1]
 
 
 def test_the_latent_of_a_photo_comes_with_its_progress(server, generator, monkeypatch):
