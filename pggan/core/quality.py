@@ -7,7 +7,7 @@ from pggan.core.text import three_digits
 
 # `in_words` replaces {NAME} by the value of the metric NAME.
 SENTENCES = {
-    "swd/mean": "SWD {swd/mean}, lower is better; two halves of your images have SWD {swd_floor/mean}",
+    "swd/mean": "SWD {swd/mean}, lower is better; two halves of your images differ by {swd_floor/mean}",
     "ms_ssim": "MS-SSIM {ms_ssim}, best near {ms_ssim_reals}, the value of your images; if higher, faces are too alike",
     "kid": "KID {kid}, lower is better, 0 is perfect",
     "fid": "FID {fid}, lower is better, 0 is perfect",

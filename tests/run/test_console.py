@@ -95,7 +95,7 @@ def test_the_view_shows_phase_times_metric_checkpoint_and_warnings_in_80_columns
         f"phase {phase.index + 1} of {len(schedule.phases)}: 1024x1024 fade",
         "alpha 0.50",
         "D -1234.50 G  1234.50    0.5 img/s",
-        "SWD 3, lower is better; two halves of your images have SWD 1 (at",
+        "SWD 3, lower is better; two halves of your images differ by 1 (at",
         f"{images - 8:,} images",
         "warning 4",
     ):
