@@ -1,1 +1,1 @@
-"""The operations of the networks.  Each fast operation has a plain PyTorch twin, which computes the same result."""
+"""Tensor operations of G and D.  Each fast operation has a plain PyTorch version, which computes the same result."""

@@ -1,8 +1,8 @@
-"""Convolutions, alone or fused with resampling, and dense layers: each by the fastest algorithm for its shape.
+"""Convolutions (alone, or fused with 2x upsampling or pooling) and dense layers, by the fastest algorithm for a shape.
 
-An algorithm has three functions: the convolution, and its gradients with respect to the input and to the kernel.  Each
-function is linear in both arguments, so these functions compute all higher derivatives, too.  PyTorch's double backward
-is slow, because it uses whole feature maps as kernels of convolutions.
+An algorithm has three functions: the convolution, its gradient with respect to the input, and its gradient with respect
+to the kernel.  Each function is linear in each argument, so all higher derivatives need only these three functions.
+PyTorch's own double backward is slow, because it uses whole feature maps as convolution kernels.
 Shapes: N batch size, H height, W width, I input feature maps, O output feature maps.
 """
 
@@ -18,11 +18,11 @@ from torch import Tensor
 from pggan.core.architecture import Rescaling
 from pggan.ops import packed, products, winograd
 
-WIDE = 128  # Winograd is faster if a layer has at least this many feature maps
-MIN_TILES = 16  # Winograd is faster if a batch has at least this many image tiles
+WIDE = 128  # Winograd's algorithm is faster if a layer has at least this many input and output feature maps
+MIN_TILES = 16  # Winograd's algorithm is faster if a batch of images has at least this many tiles
 CACHED = 128  # largest image side in pixels at which Winograd's tensors fit into the CPU's cache
-LARGE = 64  # on CPUs, kernel gradients of images with at least this side in pixels are faster without channels-last
-# `SharedKernel` is faster if the kernel is at least this many times as large as the layer's input and output together.
+LARGE = 64  # on CPUs, kernel gradients are faster without channels-last if images have at least this side in pixels
+# `SharedKernel` saves time if the kernel is at least this many times as large as the layer's input plus output.
 MIN_KERNEL_TO_FACTORS = 4
 
 
@@ -30,7 +30,7 @@ class Switches:
     """Settings of all operations, global because autograd runs backward passes in its own threads."""
 
     reference = False  # whether forward passes use plain PyTorch operations, for comparisons
-    # `weight_gradients` is False in a backward pass that needs only gradients of images: `weight.grad` does not change.
+    # With `weight_gradients=False`, backward passes compute only gradients of images; `weight.grad` does not change.
     weight_gradients = True
     image_gradients = True  # False for D's loss, which needs only gradients of weights
 
@@ -49,9 +49,9 @@ def switched(**values: bool) -> Iterator[None]:
 
 
 def fuse_resampling(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
-    """Multiply a kernel [O, I, 3, 3] by `scale`; fuse it with pooling to [O, I, 4, 4] or upsampling to [I, O, 4, 4].
+    """Multiply a kernel [O, I, 3, 3] by `scale`.  Fuse it with pooling to [O, I, 4, 4] or upsampling to [I, O, 4, 4].
 
-    The fused kernel is four shifted copies, summed by one matrix product; adding slices would take ten times as long.
+    A fused kernel is the sum of four shifted copies.  One matrix product adds them ten times as fast as slices would.
     """
     if rescaling is Rescaling.same:
         return kernel if scale == 1 else kernel * scale
@@ -71,7 +71,7 @@ def pack_kernel(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
 
 @cache  # cached, because launching ten CUDA kernels is slow
 def resampling_box(rescaling: Rescaling, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """`scale` times the matrix [16, 9] that maps the taps of a 3x3 kernel to the taps of the fused 4x4 kernel."""
+    """Return `scale` times the matrix [16, 9] that maps the 9 numbers of a 3x3 kernel to the 16 of the fused kernel."""
     shifts = torch.eye(4, 3, dtype=dtype, device=device)
     shifts = shifts + shifts.roll(1, 0)
     box = torch.kron(shifts, shifts) * scale
@@ -122,7 +122,7 @@ def torch_grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling, side: i
 
 
 class Algorithm(NamedTuple):
-    """A convolution algorithm; the functions take kernels that `prepare` has transformed.
+    """A convolution algorithm.  Its functions take kernels that `prepare` has transformed.
 
     `convolve` takes x [N, I, H, W], kernel and bias [O].  `grad_input` takes the gradient [N, O, …] of the result, and
     the kernel.  `grad_weight` takes x and the result's gradient.  Without `grad_weight`, autograd computes gradients.
@@ -132,14 +132,14 @@ class Algorithm(NamedTuple):
     grad_input: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None
     grad_weight: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None
     prepare: Callable[[Tensor, Rescaling, float], Tensor] = fuse_resampling
-    only_scales: bool = True  # whether, without resampling, callers may scale x instead of the kernel
+    only_scales: bool = True  # without resampling, `prepare` only scales the kernel, so callers may scale x instead
 
 
 REFERENCE = Algorithm(plain_convolve, prepare=lambda kernel, rescaling, scale: kernel * scale, only_scales=False)
 TORCH = Algorithm(torch_convolve)
 DIRECT = Algorithm(torch_convolve, torch_grad_input, torch_grad_weight)
 POINTWISE = Algorithm(torch_convolve, torch_grad_input, partial(torch_grad_weight, side=1))
-RGB = Algorithm(torch_convolve)  # stands for the Triton kernels of `rgb.py`, which compute the layer
+RGB = Algorithm(torch_convolve)  # a placeholder: the Triton kernels of `rgb.py` compute such a layer
 DENSE = Algorithm(products.dense, products.dense_grad_input, products.dense_grad_weight)
 IM2COL = Algorithm(products.convolve, products.grad_input, products.grad_weight)
 PACKED = Algorithm(packed.convolve, packed.grad_input, packed.grad_weight, pack_kernel, only_scales=False)
@@ -169,7 +169,7 @@ def algorithm_for(x: Tensor, shape: torch.Size, rescaling: Rescaling) -> Algorit
 
 
 class Kernel(NamedTuple):
-    """A kernel that `algorithm.prepare` has transformed, and what `convolve` needs to use the kernel."""
+    """A convolution kernel from `algorithm.prepare`, with the settings with which `convolve` uses the kernel."""
 
     tensor: Tensor
     algorithm: Algorithm
@@ -188,7 +188,7 @@ def share_kernel(kernel: Kernel) -> Kernel:
 
 
 def convolve(x: Tensor, kernel: Kernel, bias: Tensor | None = None) -> Tensor:
-    """A convolution [N, I, H, W] -> [N, O, …] or a dense layer [N, I] -> [N, O]; `bias` [O]."""
+    """Apply a convolution, [N, I, H, W] -> [N, O, …], or a dense layer, [N, I] -> [N, O], and add `bias` [O]."""
     tensor, algorithm, rescaling, put_off, aside = kernel
     if algorithm.grad_weight is None:
         return algorithm.convolve(x, tensor, bias, rescaling)
@@ -196,10 +196,10 @@ def convolve(x: Tensor, kernel: Kernel, bias: Tensor | None = None) -> Tensor:
 
 
 class Convolution(torch.autograd.Function):
-    """A convolution, or one of its gradients.  One of the arguments x, kernel and y of `forward` is None.
+    """Computes a convolution, or one of its gradients.  One of the arguments x, kernel and y of `forward` is None.
 
-    If y is None, `forward` returns the convolution of x with kernel, plus bias.  Otherwise, y is the gradient of this
-    convolution's result; `forward` returns the gradient of x if x is None, or the gradient of kernel if kernel is None.
+    If y is None, `forward` returns the convolution of x with kernel, plus bias.  Otherwise, y is the gradient of the
+    convolution's result.  Then `forward` returns the gradient of the argument that is None: x or kernel.
     """
 
     @staticmethod
@@ -237,10 +237,10 @@ class Convolution(torch.autograd.Function):
 
 
 class SharedKernel(torch.autograd.Function):
-    """Returns a kernel unchanged; the backward pass computes the sum of the kernel's gradients in one product.
+    """Returns a kernel unchanged.  Its backward pass computes the kernel's gradients of several passes in one product.
 
-    Each use of the kernel only appends the layer's input x and output gradient y to `put_off`.  In a step, D's kernels
-    have three or four uses (reals, fakes, gradient penalty), and for small images, adding up gradients is slow.
+    Each pass only appends the layer's input x and output gradient y to the list `put_off`.  D has three or four passes
+    in a training step (reals, fakes, gradient penalty).  For small images, it would be slow to add up their gradients.
     """
 
     @staticmethod

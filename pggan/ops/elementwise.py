@@ -13,7 +13,7 @@ from pggan.ops.convolution import Switches
 from pggan.ops.fused import EPSILON, LEAKY_SLOPE, Rows
 from pggan.ops.products import LinearMap
 
-# An activation takes x [N, C, …], bias [C] or None, and None or a function that returns memory for bias's gradient.
+# An activation takes x [N, C, …], a bias [C], and a function that returns memory for the bias's gradient, or None.
 Activation = Callable[[Tensor, Tensor | None, Rows | None], Tensor]
 
 
@@ -52,7 +52,7 @@ def activate_and_normalize(x: Tensor, bias: Tensor | None = None, rows: Rows | N
 
 
 class ActivationAndNorm(torch.autograd.Function):
-    """Bias, leaky ReLU and pixel norm in one operation; separate operations would keep four tensors of x's size."""
+    """Bias, leaky ReLU and pixel norm in one operation, because autograd would keep four tensors of x's size."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, rows: Rows | None) -> Tensor:
@@ -72,7 +72,7 @@ class ActivationAndNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        """The gradient of x.  With z = leaky ReLU, y = scale * z, g = dL/dy: dL/dz = scale * (g - y * mean(g * y))."""
+        """The gradient of x.  For the leaky ReLU z, y = scale * z, g = dL/dy: dL/dz = scale * (g - y * mean(g * y))."""
         y, scale = ctx.saved_tensors
         if ctx.rows is not None:
             rows = ctx.rows() if ctx.needs_input_grad[1] else None
@@ -80,7 +80,7 @@ class ActivationAndNorm(torch.autograd.Function):
         wide, g = to_float32(y), to_float32(gradient)
         along = (g * wide).mean(1, keepdim=True)
         result = torch.addcmul(g, wide, along, value=-1).mul_(scale).to(gradient.dtype)
-        result = torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True)  # only z's sign matters, and y has it
+        result = torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True)  # only the sign of y matters here
         return result, None, None
 
 

@@ -1,6 +1,6 @@
-"""Launches Triton kernels, each with one pass over memory: activations, pixel norm, fades and minibatch stddev.
+"""Launches Triton kernels for activations, pixel norm, the fade between resolutions, and minibatch stddev.
 
-Shapes: N batch size, C features, H height, W width.
+Each kernel passes over memory once.  Shapes: N batch size, C features, H height, W width.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,11 +22,11 @@ LEAKY_SLOPE = 0.2  # slope of the leaky ReLU below 0 (paper Table 2)
 EPSILON = 1e-8  # added under square roots, in pixel norm (paper section 4.2) and minibatch stddev
 WIDEST = 1024  # largest number of features that the kernels support, because a tile holds all features of a pixel
 TILE = 2048  # numbers that a Triton program holds at a time: 16 per thread
-IMAGE_TILE = 8192  # numbers that a program of the stddev kernel holds at a time: 4x4 pixels of 512 maps
+IMAGE_TILE = 8192  # numbers that a program of the stddev kernel holds at a time: 512 feature maps of 4x4 pixels
 PROGRAMS = 512  # number of Triton programs that sum over pixels: about 4 on each of an H200's 132 multiprocessors
 REASON_WIDTH = 120  # messages quote at most this many characters of Triton's error
 
-Rows = Callable[[], Tensor]  # returns memory [PROGRAMS, …]; each Triton program adds its part of a gradient to one row
+Rows = Callable[[], Tensor]  # returns memory [PROGRAMS, …], where each Triton program adds to its own row of a gradient
 
 
 @cache
@@ -62,7 +62,7 @@ def launch(name: str, programs: int, on: Tensor, *arguments: object, **constants
 
 
 def launch_tiles(name: str, x: Tensor, *others: object, most: float | None = None, **constants: float) -> None:
-    """Launch Triton kernel `name` for all tiles of the channels-last `x` [N, C, …], in at most `most` programs."""
+    """Launch the Triton kernel `name` for the channels-last tensor `x` [N, C, …], in at most `most` programs."""
     columns = 1 << (x.shape[1] - 1).bit_length()  # C, rounded up to a power of two
     rows, pixels = max(TILE // columns, 1), x.numel() // x.shape[1]
     tiles = ceil(pixels / rows)
@@ -94,7 +94,7 @@ def pixel_norm(x: Tensor) -> Tensor:
 
 
 class PixelSums:
-    """Sums gradients over pixels in a fixed order: each Triton program adds to its own row; `take` adds up the rows."""
+    """Sums gradients over pixels in a fixed order: each Triton program has its own row, and `take` adds up all rows."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.parameters, self.used = parameters, set[int]()
@@ -109,7 +109,7 @@ class PixelSums:
         return torch.split(self.memory, self.sizes, 1)[number]
 
     def take(self, others: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Return each parameter's gradient: the sum of the rows, plus the gradient in `others`, which is autograd's."""
+        """Return each parameter's gradient: the sum of all rows, plus the gradient from autograd, given in `others`."""
         totals = () if self.memory is None else torch.split(self.memory.sum(0), self.sizes)
         found = list(others)
         for number in self.used:
@@ -121,7 +121,7 @@ class PixelSums:
 
 
 def bias_act_backward(y: Tensor, gradient: Tensor, scale: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-    """The gradient of x in `BiasAct` or, with `scale`, in `bias_act_norm_`.  Adds the bias's gradient to `rows`."""
+    """Return x's gradient in `BiasAct` or, with `scale`, in `bias_act_norm_`.  Add the bias's gradient to `rows`."""
     gradient, y = dense(gradient), dense(y)
     result = torch.empty_like(gradient)
     pitch, most = (0, inf) if rows is None else (rows.stride(0), PROGRAMS)
@@ -171,9 +171,9 @@ def blend_backward(alpha: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
 def launch_stddev(
     groups: tuple[int, int], x: Tensor, of_result: Tensor | None, of_gradient: Tensor | None, *results: Tensor | None
 ) -> None:
-    """Launch the Triton kernel `stddev` with a program for each group; `groups`: their size, and groups per sub-batch.
+    """Launch the Triton kernel `stddev`, with one program for each group of images.
 
-    A sub-batch is the reals, for example; a group has every n-th image of a sub-batch of n groups.
+    `groups`: (images per group, groups n per sub-batch).  A group has every n-th image of a sub-batch, such as reals.
     """
     (size, count), numbers = groups, x[0].numel()
     others = of_result, of_gradient, *results, count, size, numbers

@@ -27,10 +27,10 @@ def pack_size(outputs: int, inputs: int) -> int:
 
 @cache  # cached, because launching several CUDA kernels is slow
 def places(k: int, rescaling: Rescaling, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a mask, which is 1 where a packed kernel holds a tap of the unpacked kernel, and 0 elsewhere.
+    """Return a mask, which is 1 where a packed kernel holds a tap (weight) of the unpacked kernel, and 0 elsewhere.
 
-    Axes: a pixel in a pack of the smaller image, one of REACH packs, a pixel in a pack of the larger image, a tap.
-    At pixel a of the smaller image (input or output), tap t reads pixel a * stride + t - 1 of the larger image.
+    Axes: pixel in a pack of the smaller image, pack (REACH), pixel in a pack of the larger image, column of the kernel.
+    At pixel a of the smaller image (input or output), column t reads pixel a * stride + t - 1 of the larger image.
     """
     side, stride = side_and_stride(rescaling)
     sizes = (k, REACH, k * stride, side)
@@ -39,7 +39,7 @@ def places(k: int, rescaling: Rescaling, dtype: torch.dtype, device: torch.devic
 
 
 def pack_kernel(kernel: Tensor, k: int, rescaling: Rescaling) -> Tensor:
-    """Convert a kernel for single pixels (from `fuse_resampling`) to a kernel for packs of pixels.
+    """Convert a kernel from `fuse_resampling`, which is for single pixels, to a kernel for packs of `k` pixels.
 
     [S, L, 3, 3] -> [k S, k L, 3, 3] or, fused with resampling, [S, L, 4, 4] -> [k S, 2k L, 4, 3]
     """
@@ -55,9 +55,9 @@ def with_maps(images: Tensor, maps: int) -> Tensor:
 
 
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
-    """The convolution [N, I, H, W] -> [N, O, …] by a `kernel` that `pack_kernel` returned, plus `bias` [O]."""
+    """Convolve `x` [N, I, H, W] with a `kernel` from `pack_kernel`, and add `bias` [O]; returns [N, O, …]."""
     result = (_to_large if rescaling is Rescaling.up else _to_small)(x, kernel, bias, rescaling)
-    return result.detach()  # `detach` returns no view; autograd does not let activations overwrite a view
+    return result.detach()  # without `detach`, autograd would see a view, which activations may not overwrite
 
 
 def grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> Tensor:

@@ -23,17 +23,17 @@ BLOCK = 32  # a Triton program computes BLOCK x BLOCK elements of one tap of a c
 
 
 class Transform(NamedTuple):
-    """How Triton computes a convolution kernel from a weight; `triton_kernels` reads the integers in this order.
+    """How Triton computes a convolution kernel from a weight.  `triton_kernels` reads the integers in this order.
 
-    The kernel is the sum of copies**2 copies of the weight, moved down and right by -shift to copies - 1 - shift taps.
-    A packed kernel holds this sum once for each pixel of a pack.
+    The kernel is the sum of `copies`**2 copies of the weight.  Copy (i, j) is moved down by i - `shift` taps, and right
+    by j - `shift` taps.  A packed kernel holds this sum once for each pixel of a pack.
     """
 
     rows: int
     columns: int
     height: int
     width: int
-    k: int  # pixels per pack (`packed.py`) of the smaller image, input or output; 1 without packs
+    k: int  # pixels per pack (`packed.py`) of the smaller one of input and output image; 1 without packs
     pixels: int  # pixels per pack of the larger image; 1 without packs
     stride: int
     copies: int
@@ -60,7 +60,7 @@ class Transform(NamedTuple):
 def transform_of(
     weight: Tensor, inputs: int, scale: float, rescaling: Rescaling = Rescaling.same, k: int | None = None
 ) -> Transform:
-    """The `Transform` from a weight's first `inputs` input maps to a kernel; `k`: pixels per pack; None: no packs."""
+    """Return the `Transform` from a weight's first `inputs` input maps to a kernel.  `k`: pixels per pack, if any."""
     taps, step = (weight.shape[3], weight.stride(3)) if weight.ndim == 4 else (1, 1)
     side, stride = side_and_stride(rescaling) if rescaling is not Rescaling.same else (taps, 1)
     packs = (k, k * stride) if k else (1, 1)
@@ -75,7 +75,7 @@ def transform_of(
 
 
 def map_of_ones(weight: Tensor, scale: float) -> Transform:
-    """The `Transform` that convolves a 4x4 map of ones by the weight of the last input map, to [O, 4, 4, 1]."""
+    """Return the `Transform` that convolves a 4x4 map of ones with the weight's last input map, to [O, 4, 4, 1]."""
     (outputs, inputs), step = weight.shape[:2], weight.stride(3)
     origin = (inputs - 1) * weight.stride(1) + 8 * step
     return Transform(outputs, 1, 4, 4, 1, 1, 1, 4, 1, 3, origin, weight.stride(0), 1, -step, scale)
@@ -108,7 +108,7 @@ class Plan:
         self.programs = [torch.repeat_interleave(each).int().to(device) for each in counts]  # each program's table row
 
     def prepare(self, dtype: torch.dtype) -> list[Tensor]:
-        """Make all kernels [k rows, pixels columns, height, width] (see `Transform`), channels-last and in `dtype`."""
+        """Make all convolution kernels, channels-last and in `dtype`: [k * rows, pixels * columns, height, width]."""
         if not self.transforms:
             return []
         result = torch.empty(sum(self.sizes), dtype=dtype, device=self.table.device)
@@ -118,7 +118,7 @@ class Plan:
         return [part.view(one.shape).permute(0, 3, 1, 2) for part, one in parts]
 
     def gradients(self, parts: Sequence[Sequence[Tensor]]) -> Tensor:
-        """Compute the gradients of all weights.  `parts` has for each kernel the tensors whose sum is its gradient."""
+        """Compute the gradients of all weights.  `parts[i]` has the tensors whose sum is the gradient of kernel i."""
         uses = max(map(len, parts))
         missing = [(uses - len(kernel)) * size for kernel, size in zip(parts, self.sizes, strict=True)]
         zeros = next(chain(*parts)).new_zeros(max(missing))
@@ -133,7 +133,7 @@ class Plan:
 
 
 class Prepare(torch.autograd.Function):
-    """Makes all convolution kernels.  `backward` reads kernel gradients from `asides`, where the layers put them."""
+    """Makes all convolution kernels.  `backward` reads their gradients from `asides`, where the layers put them."""
 
     @staticmethod
     def forward(
@@ -166,7 +166,7 @@ def prepare_together(
     """Make all convolution kernels in one Triton launch; yield the kernels and the parameters of each request.
 
     Each kernel comes with a list that collects the kernel's gradients.  Each parameter comes with a function that
-    returns memory for the gradient.  `plans` keeps tables on the GPU, because a CUDA graph can't copy tables there.
+    returns memory for the gradient.  `plans` caches tables on the GPU, because CUDA graphs can't copy tables there.
     """
     about = tuple((request.weight.data_ptr(), request.transforms) for request in requests)
     plan = plans[about] = plans.get(about) or Plan(requests)

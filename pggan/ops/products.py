@@ -24,7 +24,7 @@ ZEN_5 = 26  # AMD's first processor family that calculates 512 bits in one step
 
 @cache
 def prefers_onednn() -> bool:
-    """Whether oneDNN is faster than MKL: on processors with AVX-512 that are not Intel's."""
+    """Whether oneDNN is faster than MKL, which is so on processors with AVX-512 that are not made by Intel."""
     facts = processor_facts()
     usable = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return usable and facts["vendor_id"] not in ("", INTEL) and "avx512f" in facts["flags"].split()
@@ -39,7 +39,7 @@ def prefers_onednn_for_batches() -> bool:
 
 
 def mm(left: Tensor, right: Tensor, out: Tensor | None = None, row: Tensor | None = None) -> Tensor:
-    """The product [M, K] x [K, N] -> [M, N], plus `row` [N]."""
+    """The matrix product [M, K] x [K, N] -> [M, N], plus `row` [N] if given."""
     if not _for_onednn(left, right):
         return torch.mm(left, right, out=out) if row is None else torch.addmm(row, left, right)
     result = _onednn(left, right, row)
@@ -101,7 +101,7 @@ class LinearMap(torch.autograd.Function):
 
 
 def dense(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
-    """A dense layer with weights `kernel` [O, I].  [N, I] -> [N, O]"""
+    """Apply a dense layer with weights `kernel` [O, I] and `bias` [O] to `x`: [N, I] -> [N, O]."""
     if x.device.type != "cpu":
         return F.linear(x, kernel, bias)
     # For batches of up to 64, MKL computes the transposed product in 1/3 to 9/10 of the time of the direct product.
@@ -125,7 +125,7 @@ def side_and_stride(rescaling: Rescaling) -> tuple[int, int]:
 
 
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
-    """The convolution [N, I, H, W] -> [N, O, …] by a `kernel` that `fuse_resampling` returned, plus `bias` [O]."""
+    """Convolve `x` [N, I, H, W] with a `kernel` from `fuse_resampling`, and add `bias` [O]; returns [N, O, …]."""
     if rescaling is Rescaling.up:
         result = _from_windows(mm(_pixels(x), _matrix(kernel)), x, rescaling)
     else:
@@ -159,7 +159,7 @@ def _pixels(images: Tensor) -> Tensor:
 
 
 def _windows(images: Tensor, rescaling: Rescaling) -> Tensor:
-    """im2col: the windows of padded images [N, C, H, W] as a matrix [T, K]."""
+    """im2col: return a matrix [T, K] whose rows are the T windows of padded images [N, C, H, W]."""
     side, stride = side_and_stride(rescaling)
     padded = F.pad(images.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
     windows = padded.unfold(1, side, stride).unfold(2, side, stride)  # [N, window rows, window columns, C, side, side]
@@ -174,7 +174,7 @@ def empty(like: Tensor, *shape: int) -> Tensor:
 def _multiply(windows: Tensor, matrix: Tensor, large: Tensor, rescaling: Rescaling) -> Tensor:
     _, stride = side_and_stride(rescaling)
     result = empty(large, len(large), matrix.shape[1], large.shape[2] // stride, large.shape[3] // stride)
-    mm(windows, matrix, out=_pixels(result))  # `result` is no view, because activations overwrite `result`
+    mm(windows, matrix, out=_pixels(result))  # `out=`, because a view of `mm`'s result could not be overwritten later
     return result
 
 

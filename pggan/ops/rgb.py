@@ -1,6 +1,6 @@
-"""Triton layers from images of up to 4 channels to feature maps, and back; each layer passes over memory once.
+"""From-RGB and to-RGB layers in Triton, which convert images of up to 4 channels to feature maps, and back.
 
-Images are float32 in any memory layout; feature maps are channels-last.
+Each layer passes over memory once.  Images are float32 in any memory layout; feature maps are channels-last.
 Shapes: N batch size, C channels, F feature maps, H height, W width.
 """
 
@@ -15,7 +15,7 @@ from pggan.ops import fused
 from pggan.ops.convolution import Switches
 from pggan.ops.fused import LEAKY_SLOPE, Rows, dense, launch_tiles
 
-MOST_CHANNELS = 4  # most channels of an image, because the Triton kernel `narrow` has sums for four
+MOST_CHANNELS = 4  # images have at most this many channels, because the Triton kernel `narrow` has four sums
 Operands = tuple[Tensor, Tensor | None, Tensor]  # weight, bias, images
 
 
@@ -35,7 +35,7 @@ def steps(images: Tensor, weight: Tensor, layer: Layer) -> tuple[int, ...]:
 
 
 def widen(images: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor | None, layer: Layer) -> Tensor:
-    """Launch `triton_kernels.widen`, which convolves `images` [N, C, H, W] by 1x1 to feature maps [N, F, H, W]."""
+    """Launch the Triton kernel `widen`: a 1x1 convolution from `images` [N, C, H, W] to feature maps [N, F, H, W]."""
     shape = (len(images), weight.shape[1 if layer.to_rgb else 0], *images.shape[2:])
     result = torch.empty(shape, dtype=layer.dtype, device=images.device, memory_format=torch.channels_last)
     others = images, weight, bias, y, layer.scale, *steps(images, weight, layer)
@@ -44,7 +44,7 @@ def widen(images: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor | None,
 
 
 def narrow(wide: Tensor, y: Tensor | None, operands: Operands, layer: Layer, *results: Tensor | None) -> None:
-    """Launch `triton_kernels.narrow`, which writes images, and adds gradients of weight and bias, to `results`."""
+    """Launch the Triton kernel `narrow`.  It writes images to `results[0]`, and adds gradients to the other `results`."""
     (weight, bias, images), (_, of_weight, _) = operands, results
     pitch = 0 if of_weight is None else of_weight.stride(0)
     others = y, weight, bias, images, *results, layer.scale, pitch, *steps(images, weight, layer)

@@ -141,12 +141,12 @@ def narrow(
     """Convolve feature maps `wide` [P, C] by 1x1 to images, add the bias, and write the images to `result`, if given.
 
     If y [P, C] is given, `wide` is first multiplied by the derivative of the leaky ReLU whose result is y.
-    Each program adds its part of the weight's gradient to one row of `of_weight`, and its part of the bias's gradient,
-    which is the sum of `wide` or, without y, of x, to one row of `of_bias`.
+    Each program adds its parts of the gradients to one row of `of_weight` and to one row of `of_bias`.  The bias's
+    gradient is the sum of `wide` or, without y, of x.
     """
     program, column = tl.program_id(0), tl.arange(0, COLUMNS)
     total_wide = tl.zeros((ROWS, COLUMNS), tl.float32)
-    # For each of up to four channels: the sum of `wide` times the channel, and the sum of the channel.
+    # For each of up to four image channels, w0 to w3 sum `wide` times the channel, and x0 to x3 sum the channel.
     w0, w1, w2, w3 = total_wide, total_wide, total_wide, total_wide
     x0 = tl.zeros((ROWS,), tl.float32)
     x1, x2, x3 = x0, x0, x0
@@ -242,10 +242,10 @@ def stddev(
             tl.store(of_of_result + first + image * groups, mean_of_all)
 
 
-# `table` has one row for each convolution kernel: the integers of a `preparation.Transform`, then four offsets.
-# The first and third offset are the numbers of the kernel's first Triton program in `prepare` and in `gradients`.
-# The second offset is where the convolution kernel begins in memory; the fourth, where the weight's gradient begins.
-# `owners` has the row number of each Triton program.  A program computes BLOCK x BLOCK elements of one tap.
+# `table` has one row for each convolution kernel: the 14 integers of a `preparation.Transform`, then four offsets.
+# Integers 14 and 16 of a row: the numbers of the kernel's first Triton program in `prepare` and in `gradients`.
+# Integers 15 and 17 of a row: where in memory the convolution kernel and the weight's gradient begin.
+# `owners` has for each Triton program its row number in `table`.  A program computes BLOCK x BLOCK elements of one tap.
 
 FIELDS = tl.constexpr(18)  # number of integers in each row of `table`
 
@@ -259,7 +259,7 @@ def _block(tile, rows, columns, BLOCK: tl.constexpr):
 
 @triton.jit
 def _copies(source, row_places, column_places, y, x, copies, shift, taps, step, rows, columns):
-    """Return one tile of the sum of `copies` * `copies` shifted copies of a weight, at tap x of row y."""
+    """Return one tile of the sum of `copies` * `copies` shifted copies of a weight, at the tap in row y, column x."""
     source += row_places[:, None] + column_places[None, :]
     inside, value = rows[:, None] & columns[None, :], tl.zeros((rows.shape[0], columns.shape[0]), tl.float32)
     for down in range(copies):
@@ -272,9 +272,9 @@ def _copies(source, row_places, column_places, y, x, copies, shift, taps, step, 
 
 @triton.jit
 def _packed_copies(source, r, c, y, pack, k, pixels, stride, rows, columns, row_step, column_step, copies, taps, step):
-    """`_copies` for a kernel of packs, where each element of the tile may be another tap."""
+    """Do the same as `_copies` for a packed kernel, in which the elements of a tile may belong to different taps."""
     # At pixel a of the smaller image (input or output), tap x reads pixel a * stride + x - 1 of the larger image.
-    # Both pixels are counted from the start of pack 1.
+    # The pixels of both images are counted from the start of pack 1.
     x = (1 - r // rows * stride)[:, None] + ((pack - 1) * pixels + c // columns)[None, :]
     inside = (r < k * rows)[:, None] & (c < pixels * columns)[None, :]
     source += (r % rows * row_step)[:, None] + (c % columns * column_step)[None, :]

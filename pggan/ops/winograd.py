@@ -19,7 +19,7 @@ from torch import Tensor
 from pggan.core.architecture import Rescaling
 from pggan.ops.products import LinearMap, bmm, empty, mm, prefers_onednn
 
-LARGE_MAP = 36  # oneDNN is faster than MKL if the matrix has at least this many rows or columns
+LARGE_MAP = 36  # oneDNN is faster than MKL if a transform's matrix has at least this many rows or columns
 CHUNK = 2**21  # numbers in Winograd's domain to compute at a time: as many as fit into the CPU's cache
 
 # In one dimension, PIXELS maps 6 pixels to Winograd's domain, TAPS maps 3 taps to it, RESULT maps products to 4 pixels.
@@ -95,7 +95,7 @@ def _map_back(matrix: Tensor, columns: Tensor) -> Tensor:
 
 
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
-    """The convolution [N, I, H, W] -> [N, O, …]; `kernel` [K, O, I] is in Winograd's domain; `bias` [O]."""
+    """Convolve `x` [N, I, H, W] with a `kernel` [K, O, I] from `transform_kernel`, and add `bias` [O]: [N, O, …]."""
     m, outputs, (count, _, height, width) = maps(rescaling, x.dtype), kernel.shape[1], x.shape
     result = empty(x, count, outputs, height * m.outcome // m.stride, width * m.outcome // m.stride)
     for rows in _chunks(x, kernel, m.stride):
