@@ -22,7 +22,7 @@ MAX_P = 0.85  # with a larger p, G would learn to generate rotated images (paper
 
 # Distributions: ("below", n): integers from 0 to n - 1; ("within", x): uniform in [-x, x]; ("normal", x): N(0, x^2).
 # The value 0 leaves images unchanged.  Scale, stretch, contrast and saturation are log2 of a factor.
-# Shifts are rounded to whole pixels, and moves are not; shifts and moves are fractions of the image's side.
+# Shifts and moves are fractions of the image's side.  Shifts are rounded to whole pixels, moves are not.
 PARAMETERS = {
     "flip": ("below", 2),
     "turn": ("below", 4),
@@ -46,7 +46,7 @@ ANGLES = ("angle_before", "angle_after")
 
 
 def draw(rng: StepRng, batch: int) -> Tensor:
-    """Draw [N, TRANSFORMS, 2, K]: a random threshold and a random value per image, call of `augment` and parameter."""
+    """Draw a random threshold and value for each image, call of `augment` and parameter: [N, TRANSFORMS, 2, K]."""
     shape = (batch, TRANSFORMS, len(PARAMETERS))
     least, uniform = rng.uniform("augment_least_p", *shape), rng.uniform("augment_uniform", *shape)
     normal = rng.normal("augment_normal", *shape)
@@ -89,7 +89,7 @@ def power_of_two(exponents: Tensor) -> Tensor:
 
 
 def sampling_matrix(parameters: Mapping[str, Tensor], side: int) -> Tensor:
-    """The affine maps [N, 2, 3] from coordinates of augmented images to coordinates of images, all in [-1, 1]."""
+    """The affine maps [N, 2, 3] from coordinates in augmented images to those in original images, all in [-1, 1]."""
     a = parameters
     shape = rotation(a["angle_before"]) * power_of_two(torch.stack([a["stretch"], -a["stretch"]], 1))[:, None]
     shape = product(shape, rotation(a["angle_after"])) * power_of_two(a["scale"])[:, None, None]
@@ -124,7 +124,7 @@ def sample_back(grid: Tensor, gradient: Tensor) -> Tensor:
 
 
 def transform_colors(images: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-    """Change brightness, contrast, luma flip, hue and saturation, in this order, but not a fourth channel (opacity)."""
+    """Change brightness, contrast, luma flip, hue and saturation, in this order.  Keep a fourth channel (opacity)."""
     a = {name: parameter[:, None, None, None] for name, parameter in parameters.items()}
     colors, opacity = images[:, :3], images[:, 3:]
     gray, contrast = colors.mean(1, keepdim=True), power_of_two(a["contrast"])
@@ -137,7 +137,7 @@ def transform_colors(images: Tensor, parameters: Mapping[str, Tensor]) -> Tensor
 
 
 class AdaptiveP:
-    """ADA's probability p, which rises while the mean sign of D's scores is above the target, and else falls.
+    """ADA's probability p, which rises while the mean sign of D's scores is above a target, and falls otherwise.
 
     No method waits for the GPU.  Source: Karras et al. 2020, section 3.1.
     """

@@ -32,10 +32,10 @@ class Reals(NamedTuple):
         return Reals(*(None if part is None else part[indices] for part in self))  # type: ignore[arg-type]
 
 
-# Augments images [N, C, R, R].  The int says which: 0 reals, 1 fakes in D's update; 2 reals, 3 fakes in G's update.
+# Augments images [N, C, R, R].  The int is 0 for reals and 1 for fakes in D's update, 2 and 3 for these in G's update.
 Show = Callable[[Tensor, int], Tensor]
-# D at one resolution and alpha maps images [N, C, R, R] to scores [N] and class logits [N, L].
-# A D of P parts, which have separate losses, has scores [N, P].
+# A `Critic` is D at a fixed resolution and alpha.  It maps images [N, C, R, R] to scores [N] and class logits [N, L].
+# If D has P parts with separate losses, its scores are [N, P].
 # With sub_batches=2, D computes minibatch statistics of reals (first half) and fakes (second half) separately.
 Critic = Callable[..., tuple[Tensor, Tensor]]
 
@@ -83,7 +83,7 @@ class GradientPenalty:
     def of_scores(self, images: Tensor, scores: Tensor, context: PenaltyContext) -> Tensor:
         """The differentiable penalty [N] for the gradient of `scores` [N] with respect to `images` [N, C, R, R]."""
         scale = context.scale
-        total = (scores if scale is None else scores * scale).sum()  # `grad_outputs` needs sympy, whose import is slow
+        total = (scores if scale is None else scores * scale).sum()  # `grad_outputs` would import sympy, which is slow
         with switched(weight_gradients=False):
             (gradient,) = torch.autograd.grad(total, images, create_graph=True)
         return self.of(gradient if scale is None else to_float32(gradient) / scale, context.missing_levels)
@@ -98,13 +98,13 @@ class LossTerms(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Loss(ABC):
-    """A GAN loss, whose fields are keys of configs/loss/NAME.yaml; subclasses compute loss terms from scores."""
+    """The base class of GAN losses, which map scores to loss terms.  Fields are keys of configs/loss/NAME.yaml."""
 
     needs_reals_for_g: ClassVar[bool] = False
     zero_is_boundary: ClassVar[bool] = False  # whether D's score is positive for real images, negative for fakes
     scores_are_log_odds: ClassVar[bool] = False  # whether score differences are log-odds
 
-    reg_interval: int = 1  # updates of D per penalty; also multiplies the weight (lazy R1: Karras et al. 2020, app. B)
+    reg_interval: int = 1  # one penalty per n updates of D, n times as strong (lazy R1: Karras et al. 2020, app. B)
 
     @abstractmethod
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
@@ -112,18 +112,18 @@ class Loss(ABC):
 
     @abstractmethod
     def g_terms(self, real_scores: Tensor | None, fake_scores: Tensor) -> dict[str, Tensor]:
-        """The loss terms [N] of G, by name; `real_scores` is None unless `needs_reals_for_g`."""
+        """The loss terms [N] of G, by name.  `real_scores` is None if `needs_reals_for_g` is False."""
 
     def penalties(self) -> tuple[GradientPenalty, ...]:
         """The gradient penalties that D's loss has in every `reg_interval`-th update."""
         return ()
 
     def signs(self, real_scores: Tensor, fake_scores: Tensor) -> Tensor:
-        """The signs [N] of scores: 1 where D is right, -1 where D is wrong; ADA adapts p to the mean sign."""
+        """The signs [N] of scores: 1 where D is right, -1 where D is wrong.  ADA adapts p to the mean sign."""
         return torch.sign(real_scores if self.zero_is_boundary else real_scores - fake_scores)
 
     def mean_sign(self, of_reals: float) -> float:
-        """The mean of `signs` if real scores are N(m, s) with mean sign `of_reals`, and fake scores are N(-m, s)."""
+        """The mean of `signs` for fake scores ~ N(-m, s^2) and real scores ~ N(m, s^2) with mean sign `of_reals`."""
         if self.zero_is_boundary:
             return of_reals
         normal = NormalDist()
@@ -137,7 +137,7 @@ class Loss(ABC):
         context: PenaltyContext,
         show: Show = lambda images, place: images,
     ) -> LossTerms:
-        """The terms of D's loss; R1 and R2 differentiate with respect to images [N, C, R, R] before augmentation."""
+        """The terms of D's loss.  R1 and R2 penalise gradients at images [N, C, R, R] before augmentation."""
         penalised = {penalty.at for penalty in context.due}
         images = {PenaltyAt.reals: reals.images.detach(), PenaltyAt.fakes: fakes.detach()}
         for at in penalised & set(images):

@@ -1,8 +1,8 @@
-"""Other discriminators: one sees pretrained features of images, besides their pixels; the other is a user's module.
+"""Two other discriminators.  One sees images and their pretrained features, the other wraps a user's module.
 
 Shapes: N batch size, C channels, R resolution, S side of feature maps, L labels, F = C R^2 + projected features.
-Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4.  To add
-the score of a plain D is an idea of Kumari et al., "Ensembling Off-the-shelf Models for GAN Training" (CVPR 2022).
+Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4.  The idea to keep a plain D
+besides the features is from Kumari et al., "Ensembling Off-the-shelf Models for GAN Training" (CVPR 2022).
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,10 +28,10 @@ from pggan.networks.layers import Equalized, ProgressiveNetwork, minibatch_stdde
 from pggan.networks.networks import Discriminator
 from pggan.ops.elementwise import activate, to_float32, upsample
 
-WIDTH = 64  # number of feature maps at each projected scale; in the paper's code, only at the finest scale
-COARSE = 4  # for images with side SMALLEST, the heads reduce the side of feature maps to at most this many pixels
-# In G's update, this number multiplies the heads' gradient at images.
-# The gradient of untrained heads is 15 to 34 times the gradient of the plain D.
+WIDTH = 64  # number of projected feature maps at each scale; the paper's code has 64 only at the finest scale
+COARSE = 4  # for images with side SMALLEST, D's heads reduce feature maps to at most this side in pixels
+# In G's update, this number multiplies the gradient that images get from D's heads on pretrained features.
+# Without it, untrained heads would give images 15 to 34 times the gradient that the plain D gives.
 HEADS_GRADIENT = 1 / 16
 LAST_FEATURES = 64  # number of inputs of the heads' last layer
 
@@ -54,7 +54,7 @@ class FixedConv(nn.Module):
 
 
 class FeatureProjection(nn.Module):
-    """Project feature maps [N, C, S, S] of several scales, the finest first, to [N, WIDTH, S, S] at the same scales.
+    """Projects feature maps [N, C, S, S] of several scales, the finest first, to [N, WIDTH, S, S] at the same scales.
 
     Random 1x1 convolutions mix channels.  Random 3x3 convolutions mix each scale with the next coarser one.
     """
@@ -77,7 +77,7 @@ class FeatureProjection(nn.Module):
 
 
 class ScaleHead(nn.Module):
-    """The trained layers for the projected features of one scale.  [N, WIDTH, S, S] -> [N, WIDTH]"""
+    """D's trained layers for the projected features of one scale.  [N, WIDTH, S, S] -> [N, WIDTH]"""
 
     def __init__(self, halvings: int) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class ScaleHead(nn.Module):
 
 
 class ProjectedDiscriminator(Discriminator):
-    """The plain D and, from the resolution `architecture.features_from` on, trained heads on projected features.
+    """A plain D and, from the resolution `architecture.features_from` on, trained layers (heads) on projected features.
 
     The plain D and the heads have separate scores, and so separate losses (docs/decisions.md).
     """
@@ -110,12 +110,12 @@ class ProjectedDiscriminator(Discriminator):
         self.index_weights()
 
     def set_backbone(self, dtype: torch.dtype | None, network: EfficientNetLite0 | None = None) -> None:
-        """Make `network` (None: the pretrained network) compute D's features, in `dtype` (None: float32)."""
+        """Use `network` to compute D's features in `dtype`.  None: the pretrained network, and float32."""
         network = load_efficientnet_lite0() if network is None else network
         self.backbone = Backbone(network, self.score.weight.device, dtype or torch.float32)
 
     def features(self, images: Tensor, share: float | Tensor = 1.0) -> Tensor:
-        """`images` [N, C, R, R] in [-1, 1] and their projected features, concatenated to float32 [N, F, 1, 1].
+        """Concatenate `images` [N, C, R, R] in [-1, 1] and their projected features to a float32 tensor [N, F, 1, 1].
 
         `share` multiplies the gradient that flows from the features to `images`.
         """
@@ -127,9 +127,9 @@ class ProjectedDiscriminator(Discriminator):
     def score_features(
         self, features: Tensor, resolution: int, alpha: float | Tensor = 1.0, sub_batches: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """Scores [N, 2] of the plain D and of the heads, and class logits [N, L] of the plain D.
+        """Return scores [N, 2] of the plain D and of the heads, and class logits [N, L] of the plain D.
 
-        `features`: the result of the method `features` for images with side `resolution`.
+        `features` is what the method `features` returned for images with side `resolution`.
         """
         channels, sides = self.architecture.channels, [max(resolution, SMALLEST) // stride for stride in STRIDES]
         sizes = [channels * resolution**2, *(WIDTH * side**2 for side in sides)]
@@ -156,14 +156,14 @@ OWN: dict[str | None, nn.Module] = {}  # {class name: user's discriminator}; emp
 
 
 class OwnDiscriminator(ProgressiveNetwork):
-    """Wraps a module from Python code, which maps images [N, C, R, R] to scores [N], for use as the discriminator."""
+    """Uses a module from a user's Python code as the discriminator.  It maps images [N, C, R, R] to scores [N]."""
 
     features_from = inf
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
         if architecture.discriminator not in OWN:
-            problem = f"This process lacks the discriminator of the run, a Python object: {architecture.discriminator}."
+            problem = f"The run's discriminator is a Python object that is missing here: {architecture.discriminator}."
             raise UserError(problem, "In Python, call pggan.train(…, discriminator=…).")
         self.module = deepcopy(OWN[architecture.discriminator]).to(torch.empty(0).device)
         self.weights = tuple(weight for weight in self.parameters() if weight.requires_grad)
@@ -171,7 +171,7 @@ class OwnDiscriminator(ProgressiveNetwork):
     def forward(
         self, images: Tensor, resolution: int, alpha: float | Tensor = 1.0, sub_batches: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """Scores [N] and empty class logits [N, 0] of `images` [N, C, R, R]; the module gets each sub-batch alone."""
+        """Scores [N] and empty class logits [N, 0] of `images` [N, C, R, R].  The module gets each sub-batch alone."""
         scores = torch.cat([self.module(part) for part in images.chunk(sub_batches)]).float()
         if scores.shape != images.shape[:1]:
             problem = f"The discriminator {self.architecture.discriminator} returned {[*scores.shape]}."

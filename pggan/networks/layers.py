@@ -39,8 +39,8 @@ class Prepared(NamedTuple):
 
     kernel: Kernel
     bias: Tensor
-    sums: Tensor | None = None  # only in `ConvWithStddev`: what a stddev of 1 adds to the result, [O, 4, 4]
-    rows: Sequence[Rows] = ()  # each function returns memory for a gradient: of the bias, or of an RGB layer's weight
+    sums: Tensor | None = None  # [O, 4, 4], only in `ConvWithStddev`: what a stddev of 1 adds to the result
+    rows: Sequence[Rows] = ()  # functions that return memory for gradients of the bias and of an RGB layer's weight
 
 
 Key = tuple["Equalized", Algorithm, float]
@@ -53,7 +53,7 @@ class Computing:
         self.options = ComputeOptions()
         self.prepared: dict[Key, Prepared] | None = None
         self.served = False  # whether layers use Triton, which then also makes the kernels
-        self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # kernels to make when the options are used again
+        self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # kernels that layers used with each of the options
         self.plans: dict[Any, Plan] = {}
 
     def prepare_together(self, keys: Iterable[Key]) -> dict[Key, Prepared]:
@@ -83,10 +83,10 @@ def minibatch_stddev(features: Tensor, group: int, sub_batches: int = 1) -> Tens
 
 
 class Equalized(nn.Module):
-    """A dense layer, or a 1x1 or 3x3 convolution, then blur, bias and activation.
+    """A dense layer, or a 1x1 or 3x3 convolution, followed by an optional blur, a bias and an optional activation.
 
-    At run time, the weight ~ N(0, 1) is multiplied by gain / sqrt(fan-in).  (paper section 4.1)
-    [N, I] -> [N, O]; [N, I, R, R] -> [N, O, R, R], or with rescaling [N, O, 2R, 2R] or [N, O, R/2, R/2].
+    The weight is drawn from N(0, 1).  Each forward pass multiplies it by gain / sqrt(fan-in).  (paper section 4.1)
+    [N, I] -> [N, O]; [N, I, R, R] -> [N, O, R, R] or, with rescaling, [N, O, 2R, 2R] or [N, O, R/2, R/2].
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Equalized(nn.Module):
         return x if self.activation is None else self.activation(x, *((bias, rows[0]) if late else (None, None)))
 
     def operands(self, x: Tensor) -> tuple[Tensor, Prepared]:
-        """`x` in the layer's dtype, and the prepared kernel.  Only one of these is scaled: `x` if this is cheaper."""
+        """Return `x` in the layer's dtype, and the kernel.  The layer's scale multiplies either `x` or the kernel."""
         x, scale, weight = x.to(self.dtype), self.scale, self.weight
         shape = weight.shape[:1] + x.shape[1:2] + weight.shape[2:]
         algorithm = algorithm_for(x, shape, self.rescaling)
@@ -163,7 +163,7 @@ class Equalized(nn.Module):
         return Prepared(Kernel(weight.to(self.dtype), algorithm, self.rescaling), self.bias.to(self.dtype))
 
     def request(self, algorithm: Algorithm, scale: float, inputs: int | None = None) -> Request:
-        """How to make the layer's kernel, for `preparation.py`; uses only the first `inputs` input maps (None: all)."""
+        """Tell `preparation.py` how to make the layer's kernel from the first `inputs` input maps (None: from all)."""
         if algorithm is RGB:
             return Request(self.weight, (), (self.weight, self.bias))
         k = pack_size(*self.weight.shape[:2]) if algorithm is PACKED else None
@@ -181,10 +181,10 @@ class Equalized(nn.Module):
 
 
 class ConvWithStddev(Equalized):
-    """A 3x3 convolution of I features and one constant map, the stddev.  [N, I, 4, 4], [N] -> [N, O, 4, 4]
+    """A 3x3 convolution of I feature maps and one constant map, the stddev.  [N, I, 4, 4], [N] -> [N, O, 4, 4]
 
-    A convolution of I + 1 maps would be slow, because I + 1 is no power of two.  So only the I features are convolved,
-    and the layer adds the stddev times the convolution of a map of ones.
+    A convolution of I + 1 maps would be slow, because I + 1 is no power of two.  So the layer convolves only the I
+    feature maps, and adds the stddev times the convolution of a map of ones.
     """
 
     def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:
@@ -211,7 +211,7 @@ class ProgressiveNetwork(nn.Module):
         self.architecture, self.levels, self.computing = architecture, architecture.resolutions, Computing()
 
     def index_weights(self) -> None:
-        """Give all layers the same `Computing`; store a tuple of all parameters, because `parameters()` is slow."""
+        """Give all layers the same `Computing`.  Store a tuple of all parameters, because `parameters()` is slow."""
         for layer in self.modules():
             if isinstance(layer, Equalized):
                 layer.computing = self.computing
@@ -220,7 +220,7 @@ class ProgressiveNetwork(nn.Module):
 
 @contextmanager
 def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen: bool = False) -> Iterator[None]:
-    """In the `with` block, `network` uses `options`; weights must not change.  `frozen`: without weight gradients."""
+    """Inside the `with` block, `network` uses `options`; weights must not change.  `frozen`: no weight gradients."""
     computing, before = network.computing, network.computing.options
     computing.options = options
     expected, computing.asked[options] = computing.asked.get(options, ()), {}

@@ -41,7 +41,7 @@ class GeneratorStem(nn.Module):
     def __init__(self, inputs: int, width: int, stem: Stem) -> None:
         super().__init__()
         self.width, self.stem = width, stem
-        # As in the official code, the gain is He's gain / 4: the paper's 4x4 convolution has 16 times the fan-in.
+        # The gain is He's gain / 4 (official code), because the paper's 4x4 convolution has 16 times the fan-in.
         self.dense = Equalized(width * 16, inputs, gain=HE_GAIN / 4)
         if stem is not Stem.unit_bias:
             self.dense.bias = nn.Parameter(torch.empty(width))  # one bias for all 4x4 pixels of a feature map
@@ -75,7 +75,7 @@ class GeneratorBlock(nn.Module):
 class DiscriminatorBlock(nn.Module):
     """D's layers that halve the resolution.  [N, I, R, R] -> [N, O, R/2, R/2]
 
-    `residual`: add the block's input, pooled and convolved by 1x1, and divide by sqrt(2).  (Karras et al. 2020)
+    `residual`: add the block's input after pooling and a 1x1 convolution, and divide by sqrt(2).  (Karras et al. 2020)
     """
 
     def __init__(self, inputs: int, outputs: int, resampling: Resampling, *, residual: bool) -> None:
@@ -108,7 +108,7 @@ class DiscriminatorHead(nn.Module):
 
 
 class Generator(ProgressiveNetwork):
-    """The generator: from latents and labels to images."""
+    """The generator, which maps latents and labels to images."""
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
@@ -123,19 +123,19 @@ class Generator(ProgressiveNetwork):
         self.index_weights()
 
     def forward(self, latents: Tensor, labels: Tensor | None, resolution: int, alpha: float | Tensor = 1.0) -> Tensor:
-        """Images [N, C, R, R] in about [-1, 1], from `latents` [N, Z] and one-hot `labels` [N, L]; R = `resolution`.
+        """Map `latents` [N, Z] and one-hot `labels` [N, L] to images [N, C, R, R] in about [-1, 1]; R = `resolution`.
 
         `alpha`: weight of the image at R in the fade-in; the upsampled image at R / 2 has the weight 1 - alpha.
         """
         return self.grow(self.features(latents, labels), resolution, alpha)
 
     def features(self, latents: Tensor, labels: Tensor | None) -> Tensor:
-        """The features [N, C, 4, 4] from which `grow` computes images."""
+        """Return the features [N, C, 4, 4] from which `grow` computes images."""
         x = latents if labels is None else torch.cat([latents, labels], 1)
         return self.stem(pixel_norm(x))  # type: ignore[no-any-return]
 
     def grow(self, features: Tensor, resolution: int, alpha: float | Tensor = 1.0) -> Tensor:
-        """Images [N, C, R, R] from the result of `features`; R = `resolution`."""
+        """Compute images [N, C, R, R] from the result of the method `features`; R = `resolution`."""
         x = previous = features
         for level in self.levels[1:]:
             if level <= resolution:
@@ -153,7 +153,7 @@ class Generator(ProgressiveNetwork):
 
 
 class Discriminator(ProgressiveNetwork):
-    """The discriminator: from images to scores and, if the data set has labels, class logits."""
+    """The discriminator, which maps images to scores and, if the data set has labels, to class logits."""
 
     features_from = inf  # D uses pretrained features from this resolution on; inf: never
 
@@ -172,7 +172,7 @@ class Discriminator(ProgressiveNetwork):
     def forward(
         self, images: Tensor, resolution: int, alpha: float | Tensor = 1.0, sub_batches: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """Scores [N] and class logits [N, L] of `images` [N, C, R, R], in float32; R = `resolution`.
+        """Return scores [N] and class logits [N, L] of `images` [N, C, R, R], in float32; R = `resolution`.
 
         `alpha`: weight of the features at R in the fade-in; features of the pooled images have the weight 1 - alpha.
         `sub_batches`: number of equal parts of `images`, such as reals and fakes, with separate minibatch stddevs.
@@ -190,7 +190,7 @@ class Discriminator(ProgressiveNetwork):
 
 
 def new_discriminator(architecture: Architecture) -> ProgressiveNetwork:
-    """The discriminator; if D uses pretrained features, call `set_backbone` before the first pass.
+    """Build the discriminator.  If it uses pretrained features, call `set_backbone` before the first forward pass.
 
     Raises UserError if D is a module from Python code that this process does not have.
     """
