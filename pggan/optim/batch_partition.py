@@ -13,7 +13,7 @@ from pggan.core.errors import UserError
 
 @dataclass(frozen=True)
 class BatchPartition:
-    """The local batch of `rank`, one of `world_size` ranks.
+    """Tells which images of a batch `rank` gets, if there are `world_size` ranks.
 
     A batch is cut into chunks of images, and each rank gets one chunk.  With `elastic`, the number of chunks does not
     depend on `world_size`; a rank gets one or more chunks, and computes each chunk in a separate pass.
@@ -24,7 +24,7 @@ class BatchPartition:
     stddev_group: int
     elastic: bool
     configured_micro_batch_size: int | None  # largest number of images in a backward pass; None: no limit
-    most_chunks: int = 4  # with `elastic`, a batch has more chunks than this only if micro-batches are limited
+    most_chunks: int = 4  # with `elastic`, a batch has at most this many chunks, or more if micro-batches are limited
 
     def chunk_size(self, batch: int) -> int:
         """The number of images in a chunk, for a batch of `batch` images; the last chunk may have fewer."""
@@ -57,7 +57,7 @@ class BatchPartition:
         return max(len(replace(self, rank=rank).indices(batch)) for rank in range(self.world_size))
 
     def require_enough(self, batch: int) -> None:
-        """Raise UserError unless all ranks get whole groups of minibatch stddev and, if not `elastic`, equally many."""
+        """Raise UserError if ranks can't get whole groups of minibatch stddev and, without `elastic`, equally many."""
         unit = min(self.stddev_group, batch) * (1 if self.elastic else self.world_size)
         if batch % unit:
             problem = f"The batch does not divide into groups (batch {batch}, model.stddev_group={self.stddev_group})"

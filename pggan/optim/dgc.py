@@ -1,4 +1,4 @@
-"""Deep gradient compression (DGC) for Adam: ranks send only the largest entries of an update, and the rest later.
+"""Deep gradient compression (DGC) for Adam: ranks send the largest entries of an update now, and the others later.
 
 Each rank adds its Adam updates to a residual, and sends the residual's largest entries.  The mean over all ranks is
 subtracted from the weights.  Source: Lin et al. 2018 for SGD; docs/scaling.md derives Adam's variant for beta1 = 0.
@@ -24,18 +24,18 @@ BLOCK = 2**16  # `pack` cuts vectors into blocks of this length, so that an inde
 
 
 class DgcReducer(GradientReducer):
-    """Exchanges compressed updates between ranks."""
+    """Exchanges compressed Adam updates between ranks."""
 
     has_moments = True
 
     def __init__(self, group: ProcessGroup, state: State, *, ratio: float, warmup_images: int) -> None:
-        """Replaces the optimizers of `state` by `Descent`.  `ratio` and `warmup_images`: see `share_to_send`."""
+        """Replaces `state`'s optimizers by `Descent`.  `ratio`: share of entries sent after `warmup_images` images."""
         super().__init__()
         self.group, self.ratio, self.warmup_images = group, ratio, warmup_images
         self._state = state
         for trainable in (state.g, state.d):
             trainable.optimizer = Descent(trainable.network.weights)
-        self._compressors: dict[str, Compressor] = {}  # compressors of the networks g and d
+        self._compressors: dict[str, Compressor] = {}  # {network, g or d: its compressor}
         self._share = 1.0
 
     def begin_step(self, phase: Phase, images: int) -> None:
@@ -96,7 +96,7 @@ class DgcReducer(GradientReducer):
 
 
 class Descent(Adam):
-    """Subtracts the learning rate times `grad`, to which DgcReducer has written the mean of Adam's updates."""
+    """Subtracts the learning rate times `grad` from weights; `grad` holds the mean of all ranks' Adam updates."""
 
     @torch.no_grad()
     def step(self, rate: float | Tensor, skip: Tensor | None = None, scale: Tensor | None = None) -> None:
@@ -117,14 +117,14 @@ class Compressor:
         self.tensors = {"residual": self.residual, "exp_avg_sq": self.exp_avg_sq, "steps": moments["step"]}
 
     def select(self, gradient: Tensor, count: int, finite: Tensor, divisor: Tensor) -> Tensor:
-        """Add Adam's update for `gradient` / `divisor` to the residual; remove and return `count` large entries.
+        """Add Adam's update for `gradient` / `divisor` to the residual, and move `count` large entries to a message.
 
         `gradient` is overwritten.  If `finite` is false, the residual does not change, and the result is invalid.
         """
         self.residual.grad = gradient
         self.adam.step(-1.0, (~finite).float(), divisor)  # with learning rate -1, Adam adds the update to the residual
-        # The message gets the residual's entries r with the largest r^2 * sqrt(v); v is Adam's second moment.
-        # The order by |r| * sqrt(v) would give weights with small gradients few updates, and worse results.
+        # The message gets the residual's entries r with the largest r^2 * sqrt(v), where v is Adam's second moment.
+        # Results were worse with |r| instead of r^2, because weights with small gradients got few updates.
         indices = largest(self.exp_avg_sq.sqrt().mul_(self.residual).mul_(self.residual), count).sort().values
         waiting = self.residual[indices]
         sent = waiting.clamp(-MAX_FP8, MAX_FP8).to(SENT_AS)
@@ -139,9 +139,9 @@ def share_to_send(ratio: float, warmup_images: int, since: int) -> float:
 
 
 def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
-    """A message with one-byte `values` [k] and the values' ascending `indices` [k] in a vector of length P = `size`.
+    """Pack one-byte `values` [k], and their ascending `indices` [k] in a vector of length P = `size`, into a message.
 
-    A message has the number of entries in each block (int32), the entries' indices within blocks (uint16), and values.
+    It has the number of entries in each block (int32), the entries' indices within blocks (uint16), and the values.
     """
     inside = torch.searchsorted(indices, torch.arange(0, size + BLOCK, BLOCK, device=indices.device)).diff()
     parts = inside.to(torch.int32), (indices % BLOCK).to(torch.uint16), values

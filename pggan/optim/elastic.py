@@ -1,4 +1,4 @@
-"""Sums of gradients with the same bits for any number of ranks.
+"""Sums the gradients of all ranks; the sums have the same bits for any number of ranks.
 
 Shapes: P gradient elements of a network, S scalars that are summed with them, such as the loss.
 """
@@ -18,9 +18,9 @@ NodeSums = dict[range, Tensor]  # {range of chunks: sum [P + S] of the chunks' g
 class ElasticReducer(GradientReducer):
     """Sums gradients in an order that does not depend on the number of ranks, so that the sum always has the same bits.
 
-    Sums are formed along a binary tree, whose leaves are the chunks of the batch (batch_partition.py).  Each rank sums
-    the largest subtrees of its own chunks.  An all-to-all gives each rank one slice of every rank's sums.  The rank
-    adds up its slices, and an all-gather joins the totals.
+    The order is a binary tree, whose leaves are the chunks of the batch (batch_partition.py).  Each rank sums the
+    largest subtrees of its own chunks.  An all-to-all gives each rank one slice of every rank's sums.  Each rank adds
+    up the slices that it gets, and an all-gather joins the totals of all ranks.
     """
 
     def __init__(self, group: ProcessGroup, partition: BatchPartition) -> None:

@@ -20,7 +20,7 @@ Handle = Callable[[], Tensor]
 
 
 class FlatBuffer:
-    """A flat tensor [P + S]: the P gradient elements of a network, then S scalars to be summed with them."""
+    """A flat tensor [P + S] with the P gradient elements of a network and S more scalars, which ranks sum together."""
 
     def __init__(self, trainable: Trainable, sums: Tensor) -> None:
         self.weights, self.num_sums = trainable.weights_in_use, len(sums)
@@ -43,7 +43,7 @@ class FlatBuffer:
 
 
 class GradientReducer:
-    """The reducer of a single process, which has nothing to exchange; subclasses are for several ranks."""
+    """The gradient reducer of a single process, which exchanges nothing; subclasses are for several ranks."""
 
     has_moments = False  # whether the reducer, not the optimizer, holds Adam's moments
 
@@ -54,12 +54,12 @@ class GradientReducer:
         """Prepare for the next step, which is in `phase`; `images`: number of real images shown so far."""
 
     def accumulate(self, trainable: Trainable, sums: Tensor, batch: int) -> None:
-        """Add a backward pass's scalars `sums` [S] to those of the step; call this method after each backward pass."""
+        """Add the scalars `sums` [S] to the step's total scalars.  Call this method after each backward pass."""
         before = self._sums.get(id(trainable))
         self._sums[id(trainable)] = sums if before is None else before + sums
 
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
-        """Start to sum the gradients of all ranks; losses are scaled so that the sum is the mean over the batch."""
+        """Start to sum the gradients of all ranks.  Losses are scaled so that the sum is the mean over the batch."""
         sums = self._sums.pop(id(trainable))
         return lambda: sums
 

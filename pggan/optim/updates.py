@@ -1,4 +1,4 @@
-"""Adam, the EMA's decay, and flat tensors.  A flat tensor [P] holds all weights of a network, and padding."""
+"""Adam, the EMA's decay, and flat tensors.  A flat tensor [P] holds all weights of a network, with padding."""
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 BETA1, BETA2, EPSILON = 0.0, 0.99, 1e-8  # Adam's parameters in the paper
-ALIGNMENT = 16  # in flat tensors, each weight begins at a multiple of 16 numbers, which is faster
+ALIGNMENT = 16  # in a flat tensor, each weight tensor begins at a multiple of 16 elements, which is faster
 
 
 class Adam:
@@ -66,7 +66,7 @@ def in_memory_order(weight: Tensor) -> Tensor:
 
 
 def flatten_storage(weights: Sequence[Tensor]) -> Tensor:
-    """Move `weights` into a new tensor [P], and return the tensor; `weights` become views with unchanged strides."""
+    """Move `weights` into a new tensor [P], and return the tensor.  `weights` become views with unchanged strides."""
     starts = [0, *accumulate(ceil(weight.numel() / ALIGNMENT) * ALIGNMENT for weight in weights)]
     memory = torch.zeros(starts[-1], dtype=weights[0].dtype, device=weights[0].device)
     for weight, start in zip(weights, starts, strict=False):
@@ -77,7 +77,7 @@ def flatten_storage(weights: Sequence[Tensor]) -> Tensor:
 def ema_decay(
     images: int, batch: int, *, half_life_images: float | None, rampup: float | None, decay_per_update: float | None
 ) -> float:
-    """The EMA's decay in one update, with a batch of `batch` images, after `images` images.
+    """The decay of the EMA of G's weights in one update with `batch` images, after `images` images of training.
 
     If `decay_per_update` is None, an old value's weight in the EMA halves every `half_life_images` images.
     The half-life is at most `rampup` * `images`, so that the EMA follows G quickly at first.  (Karras et al. 2020)

@@ -27,7 +27,7 @@ DGC, ELASTIC = "pggan.optim.dgc:DgcReducer", "pggan.optim.elastic:ElasticReducer
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerSettings:
-    """The settings of a trainer, except the architecture of G and D."""
+    """The settings of a trainer, without the architecture of G and D."""
 
     loss: Loss
     ada_rampup_images: int | None = None  # None switches ADA off
@@ -80,7 +80,7 @@ def build_trainer(
 
 
 def missing(device: torch.device) -> list[str]:
-    """List what `device` lacks for fast training, in sentences for the user."""
+    """List what `device` lacks for fast training, as sentences to show to the user."""
     if device.type != "cuda":
         has_driver = not torch.cuda.is_available() and Path("/proc/driver/nvidia/version").exists()
         return ["Training uses no GPU: there is an NVIDIA driver, but it may be too old for PyTorch."] * has_driver

@@ -33,7 +33,7 @@ class CapturedStep:
         self._replay, self._metrics = capture(lambda: step(self.inputs), pool)
 
     def replay(self, inputs: StepInputs) -> Metrics:
-        """Take the step with new inputs; the next replay overwrites the returned metrics."""
+        """Take a training step with new inputs, and return its metrics, which the next replay overwrites."""
         for static, new in zip(tree_leaves(self.inputs), tree_leaves(inputs), strict=True):
             if isinstance(static, Tensor):
                 static.copy_(new, non_blocking=True) if isinstance(new, Tensor) else static.fill_(new)

@@ -12,7 +12,7 @@ from pggan.networks.layers import ComputeOptions
 
 @dataclass(frozen=True)
 class StepSpec:
-    """The settings that a CUDA graph can't change: steps with equal settings share one graph."""
+    """The settings that a CUDA graph can't change.  Only steps with equal settings can share one graph."""
 
     loss: Loss
     due: tuple[GradientPenalty, ...]

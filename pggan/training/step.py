@@ -46,7 +46,7 @@ def d_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
     """The terms of D's loss for the reals of `inputs` and for `fakes` [N, C, R, R].
 
     With pretrained features, a gradient penalty treats augmented images and their features as two separate inputs of
-    D: the penalty is not backpropagated through the pretrained network.
+    D, so the penalty is not backpropagated through the pretrained network.
     """
     d: Any = state.d.network
     spec, reals = inputs.spec, inputs.reals
@@ -77,7 +77,7 @@ def shown(state: State, inputs: StepInputs, images: Tensor, place: int) -> Tenso
 
 
 def backward(trainable: Trainable, terms: LossTerms, batch: int, reducer: GradientReducer) -> LossTerms:
-    """Backpropagate this rank's share of the mean loss over `batch` images; returns `terms` without autograd graph."""
+    """Backpropagate this rank's share of the mean loss over `batch` images.  Return `terms` without autograd graph."""
     share = len(next(iter(terms.loss.values()))) / batch
     total = torch.stack([term.mean() for term in terms.loss.values()]).sum()
     total = total if share == 1 else total * share

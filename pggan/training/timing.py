@@ -20,13 +20,13 @@ from pggan.training.trainer import Trainer
 
 EMA_DECAY = 0.999
 MAX_SECONDS = 5.0  # On a CPU, `of_phases` times steps for at most 5 seconds, unless `seconds` is given.
-MAX_SHARE = 0.01  # This time is also at most 1 % of the expected training time.
+MAX_SHARE = 0.01  # On a CPU, `of_phases` times steps for at most 1 % of the expected training time.
 STEPS = 3  # A step time is the median of 3 timed steps.
 WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # Number of untimed first steps; on CUDA, they include captures.
 
 # A training step costs as much as 12 forward passes of G, and a gradient penalty as much as 6.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
-# By device: launch seconds per step and per resolution, and the share of a large matmul's FLOP/s that a step reaches.
+# {device: (launch seconds per step, launch seconds per resolution, share of a large matmul's FLOP/s in a step)}.
 # The CPU constants were fitted to the step times of the recipe `demo` (docs/lab.md); the MPS constants are a guess.
 ROOFLINE = {"cpu": (0.0, 0.01, 0.7), "mps": (0.0, 0.002, 0.3), "cuda": (0.00097, 0.00022, 0.75)}
 # The CUDA constants were fitted to the paper's networks on an H200, in 16 bits, as CUDA graphs (docs/performance.md).
@@ -56,7 +56,7 @@ class Speed(NamedTuple):
         return cls(step, level, share * products, copies / 2)  # float32 moves twice the bytes of 16 bits
 
     def seconds(self, architecture: Architecture, resolution: int, batch: int, reg_interval: int) -> float:
-        """The expected seconds of a step with the mean cost of lazy penalties; `batch` 0 gives the fixed part."""
+        """The expected seconds of a step, the mean with and without penalties.  `batch` 0 gives the fixed costs of a step."""
         passes, found, before = batch * (UPDATE_PASSES + PENALTY_PASSES / reg_interval), self.step_seconds, 0
         for level in resolutions_between(MIN_RESOLUTION, resolution):
             width, total = architecture.width(level), architecture.multiply_adds(level)
@@ -125,7 +125,7 @@ class StepTimes:
         return self.speed.seconds(self.architecture, resolution, batch, self.reg_interval)
 
     def larger_batches(self, last: Phase, free: int | None) -> str:
-        """Advise larger batches in the `last` phase by a text, which is empty if `free` bytes of memory are too few."""
+        """Return a text that advises larger batches in the `last` phase, or an empty text if `free` bytes are too few."""
         side, batch = last.resolution, last.batch
         each = MEMORY_BYTES["16" in precision_on(self.device, self.settings.precision)]
         needed = each * LARGE_BATCH * self.architecture.activations_up_to(side) + 2**30  # Weights need 1 GiB.
@@ -136,7 +136,7 @@ class StepTimes:
         return f"{room}: {needed / 2**30:.0f} GiB, and {1 - time:.0%} less time per image (predicted)."
 
     def measured(self, phases: Sequence[Phase], seconds: float) -> dict[int, float]:
-        """Time steps of `phases` (local batches) for at most `seconds`; returns {resolution: timed / expected time}."""
+        """Time steps of `phases` (local batches) for at most `seconds`; returns {resolution: timed / expected seconds}."""
         began, ratios, trainer = time.perf_counter(), dict[int, float](), None
         alone = ProcessGroup.single_process(self.device)
         kinds = min(self.reg_interval, 2)
@@ -151,7 +151,7 @@ class StepTimes:
     def of_phases(
         self, schedule: Schedule, local_batch: Callable[[int], int] = int, images: int = 0, seconds: float | None = None
     ) -> PhaseTimes:
-        """Estimate the seconds per image in each phase; only phases that end after image count `images` are timed.
+        """Estimate the seconds per image in each phase.  Time only phases that end after image count `images`.
 
         `local_batch` maps a batch size to the batch size of one rank.  `seconds` limits the time of all measurements.
         """
@@ -174,7 +174,7 @@ def nearest(ratios: Mapping[int, float], resolution: int) -> float:
 
 
 def step_seconds(trainer: Trainer, phase: Phase, device: torch.device) -> float:
-    """Train on noise for a few steps of `phase`; returns the mean seconds of a step, lazy penalties included."""
+    """Train on noise for a few steps of `phase`.  Returns the mean seconds of a step, with and without penalties."""
     interval, state, architecture = trainer.loss.reg_interval, trainer.state, trainer.state.g_ema.architecture
     state.images, state.phase_index = (phase.start + phase.end) // 2, phase.index
     state.reset_optimizers()

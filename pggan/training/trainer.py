@@ -35,7 +35,7 @@ class Trainer:
     reducer: GradientReducer = field(default_factory=GradientReducer)
     indices: Callable[[int], Tensor | None] = lambda batch: None  # Returns this rank's image indices in a batch.
     micro_batch_size: Callable[[int], int | None] = lambda batch: None
-    scalars_as_tensors: bool = False  # whether eager steps get tensors, to round as CUDA graphs do
+    scalars_as_tensors: bool = False  # whether eager steps get scalars as tensors, to round as CUDA graphs do
     capture: bool = False  # whether steps run as CUDA graphs
 
     def __post_init__(self) -> None:
@@ -46,8 +46,8 @@ class Trainer:
     def step(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> dict[str, Tensor]:
         """Take a training step; returns metrics, which the next step overwrites.
 
-        After StepFailed, weights may be half updated, and a failed capture can break NCCL: build a new trainer or, with
-        several ranks, start new processes.
+        After StepFailed, build a new trainer or, with several ranks, start new processes.  Some weights may be updated
+        and others not, and a failed capture can break NCCL.
         """
         if phase.index != self.state.phase_index:
             self.state.reset_optimizers()  # The official code also resets Adam at the start of a phase.
@@ -82,7 +82,7 @@ class Trainer:
         return inputs if indices is None else inputs.select(indices)
 
     def release_graphs(self) -> None:
-        """Release all CUDA graphs; this is necessary before tensors that the graphs use are replaced."""
+        """Release all CUDA graphs.  Call this method before you replace tensors that the graphs use."""
         self.taken.clear()
         self.captured.clear()
 
