@@ -46,7 +46,7 @@ ANGLES = ("angle_before", "angle_after")
 
 
 def draw(rng: StepRng, batch: int) -> Tensor:
-    """Draw a random threshold and value for each image, call of `augment` and parameter: [N, TRANSFORMS, 2, K]."""
+    """Draw a random threshold and value for each image, parameter and call of `augment`: [N, TRANSFORMS, 2, K]."""
     shape = (batch, TRANSFORMS, len(PARAMETERS))
     least, uniform = rng.uniform("augment_least_p", *shape), rng.uniform("augment_uniform", *shape)
     normal = rng.normal("augment_normal", *shape)

@@ -32,7 +32,7 @@ class Reals(NamedTuple):
         return Reals(*(None if part is None else part[indices] for part in self))  # type: ignore[arg-type]
 
 
-# Augments images [N, C, R, R].  The int is 0 for reals and 1 for fakes in D's update, 2 and 3 for these in G's update.
+# A `Show` augments images [N, C, R, R].  The int is 0 (reals) or 1 (fakes) in D's update, 2 or 3 in G's update.
 Show = Callable[[Tensor, int], Tensor]
 # A `Critic` is D at a fixed resolution and alpha.  It maps images [N, C, R, R] to scores [N] and class logits [N, L].
 # If D has P parts with separate losses, its scores are [N, P].
@@ -83,7 +83,7 @@ class GradientPenalty:
     def of_scores(self, images: Tensor, scores: Tensor, context: PenaltyContext) -> Tensor:
         """The differentiable penalty [N] for the gradient of `scores` [N] with respect to `images` [N, C, R, R]."""
         scale = context.scale
-        total = (scores if scale is None else scores * scale).sum()  # `grad_outputs` would import sympy, which is slow
+        total = (scores if scale is None else scores * scale).sum()  # summed: `grad_outputs` would import sympy (slow)
         with switched(weight_gradients=False):
             (gradient,) = torch.autograd.grad(total, images, create_graph=True)
         return self.of(gradient if scale is None else to_float32(gradient) / scale, context.missing_levels)

@@ -31,7 +31,7 @@ from pggan.ops.elementwise import activate, to_float32, upsample
 WIDTH = 64  # number of projected feature maps at each scale; the paper's code has 64 only at the finest scale
 COARSE = 4  # for images with side SMALLEST, D's heads reduce feature maps to at most this side in pixels
 # In G's update, this number multiplies the gradient that images get from D's heads on pretrained features.
-# Without it, untrained heads would give images 15 to 34 times the gradient that the plain D gives.
+# Without this factor, untrained heads would give images 15 to 34 times the gradient that the plain D gives.
 HEADS_GRADIENT = 1 / 16
 LAST_FEATURES = 64  # number of inputs of the heads' last layer
 
@@ -110,7 +110,7 @@ class ProjectedDiscriminator(Discriminator):
         self.index_weights()
 
     def set_backbone(self, dtype: torch.dtype | None, network: EfficientNetLite0 | None = None) -> None:
-        """Use `network` to compute D's features in `dtype`.  None: the pretrained network, and float32."""
+        """Use `network` to compute D's features in `dtype`.  None means the pretrained network, and float32."""
         network = load_efficientnet_lite0() if network is None else network
         self.backbone = Backbone(network, self.score.weight.device, dtype or torch.float32)
 

@@ -53,7 +53,7 @@ class Computing:
         self.options = ComputeOptions()
         self.prepared: dict[Key, Prepared] | None = None
         self.served = False  # whether layers use Triton, which then also makes the kernels
-        self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # kernels that layers used with each of the options
+        self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # kernels used so far, for the next `prepare_together`
         self.plans: dict[Any, Plan] = {}
 
     def prepare_together(self, keys: Iterable[Key]) -> dict[Key, Prepared]:

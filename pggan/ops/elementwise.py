@@ -80,7 +80,7 @@ class ActivationAndNorm(torch.autograd.Function):
         wide, g = to_float32(y), to_float32(gradient)
         along = (g * wide).mean(1, keepdim=True)
         result = torch.addcmul(g, wide, along, value=-1).mul_(scale).to(gradient.dtype)
-        result = torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True)  # only the sign of y matters here
+        result = torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True)  # the slope depends only on y's sign
         return result, None, None
 
 

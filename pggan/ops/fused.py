@@ -26,7 +26,7 @@ IMAGE_TILE = 8192  # numbers that a program of the stddev kernel holds at a time
 PROGRAMS = 512  # number of Triton programs that sum over pixels: about 4 on each of an H200's 132 multiprocessors
 REASON_WIDTH = 120  # messages quote at most this many characters of Triton's error
 
-Rows = Callable[[], Tensor]  # returns memory [PROGRAMS, …], where each Triton program adds to its own row of a gradient
+Rows = Callable[[], Tensor]  # returns memory [PROGRAMS, …]; each Triton program adds its part of a gradient to one row
 
 
 @cache

@@ -16,12 +16,12 @@ from torch import Tensor
 from pggan.core.architecture import Rescaling
 from pggan.ops.products import side_and_stride
 
-MAPS = 64  # a pack has at most this many feature maps
+MAPS = 64  # a pack of neighbouring pixels has at most this many feature maps
 REACH = 3  # width of a packed kernel, in packs: the left neighbour, the pack itself and the right neighbour
 
 
 def pack_size(outputs: int, inputs: int) -> int:
-    """The number k of pixels per pack, for a layer with these numbers of feature maps; k is a power of two."""
+    """The number k of pixels per pack, a power of two, for a layer with `inputs` and `outputs` feature maps."""
     return 1 << max(MAPS // max(outputs, inputs), 1).bit_length() - 1
 
 

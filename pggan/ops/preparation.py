@@ -82,7 +82,7 @@ def map_of_ones(weight: Tensor, scale: float) -> Transform:
 
 
 class Request(NamedTuple):
-    """A layer's weight, the kernels to make from the weight, and parameters to pass on unchanged."""
+    """A layer's weight, instructions to make kernels from the weight, and parameters to pass on unchanged."""
 
     weight: Tensor
     transforms: tuple[Transform, ...]

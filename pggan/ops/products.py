@@ -150,7 +150,7 @@ def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
 
 
 def _matrix(kernel: Tensor) -> Tensor:
-    """A kernel as a matrix: [A, B, side, side] -> [A, side * side * B], a view if the kernel is channels-last."""
+    """Convert a kernel [A, B, side, side] to a matrix [A, side * side * B], a view if the kernel is channels-last."""
     return kernel.permute(0, 2, 3, 1).flatten(1)
 
 

@@ -59,7 +59,7 @@ def bias_act_backward(
             s = tl.load(scale + row, mask=row < pixels, other=0.0)
             along = tl.sum(g * features, 1) / C
             g = (g - features * along[:, None]) * s[:, None]
-        g = tl.where(features > 0, g, g * SLOPE)  # y has the sign of z, because the scale is positive
+        g = tl.where(features > 0, g, g * SLOPE)  # y has the same sign as z, because pixel norm's factor is positive
         tl.store(result + places, g, mask=inside)
         total += g
     if sums is not None:
@@ -138,7 +138,7 @@ def narrow(
     plane, image, pixel, channel, maps_step, channel_step, pixels, tiles,
     SLOPE: tl.constexpr, CHANNELS: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Convolve feature maps `wide` [P, C] by 1x1 to images, add the bias, and write the images to `result`, if given.
+    """Compute images from features `wide` [P, C] by a 1x1 convolution and a bias.  Write them to `result`, if given.
 
     If y [P, C] is given, `wide` is first multiplied by the derivative of the leaky ReLU whose result is y.
     Each program adds its parts of the gradients to one row of `of_weight` and to one row of `of_bias`.  The bias's
@@ -274,7 +274,7 @@ def _copies(source, row_places, column_places, y, x, copies, shift, taps, step, 
 def _packed_copies(source, r, c, y, pack, k, pixels, stride, rows, columns, row_step, column_step, copies, taps, step):
     """Do the same as `_copies` for a packed kernel, in which the elements of a tile may belong to different taps."""
     # At pixel a of the smaller image (input or output), tap x reads pixel a * stride + x - 1 of the larger image.
-    # The pixels of both images are counted from the start of pack 1.
+    # The pixels of both images are counted from the start of the middle one of the three packs.
     x = (1 - r // rows * stride)[:, None] + ((pack - 1) * pixels + c // columns)[None, :]
     inside = (r < k * rows)[:, None] & (c < pixels * columns)[None, :]
     source += (r % rows * row_step)[:, None] + (c % columns * column_step)[None, :]

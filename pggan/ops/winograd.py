@@ -130,7 +130,7 @@ def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
 def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
     numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # per image, in Winograd's domain
     numbers //= 2 if prefers_onednn() else 1  # with oneDNN, chunks of twice the size are faster
-    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # fewer chunks read the kernel less often
+    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # every chunk reads the whole kernel
     return (slice(start, start + size) for start in range(0, len(images), size))
 
 
@@ -161,7 +161,7 @@ def _add_tiles(pixels: Tensor, images: Tensor, m: Maps) -> None:
     down, right, stride = height // m.stride, width // m.stride, m.stride
     tiles = pixels.view(m.window, m.window, count, down, right, features).permute(2, 3, 0, 4, 1, 5)
     parts = [slice(first, min(first + stride, m.window)) for first in range(0, m.window, stride)]
-    more = len(parts) - 1  # down and right, a tile overlaps the next `more` tiles
+    more = len(parts) - 1  # a tile overlaps the next `more` tiles below and to the right
     padded = pixels.new_zeros(count, down + more, stride, right + more, stride, features)
     for i, rows in enumerate(parts):
         for j, columns in enumerate(parts):

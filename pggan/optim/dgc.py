@@ -141,7 +141,7 @@ def share_to_send(ratio: float, warmup_images: int, since: int) -> float:
 def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
     """Pack one-byte `values` [k], and their ascending `indices` [k] in a vector of length P = `size`, into a message.
 
-    It has the number of entries in each block (int32), the entries' indices within blocks (uint16), and the values.
+    A message has the number of entries in each block (int32), the entries' indices within blocks (uint16), and values.
     """
     inside = torch.searchsorted(indices, torch.arange(0, size + BLOCK, BLOCK, device=indices.device)).diff()
     parts = inside.to(torch.int32), (indices % BLOCK).to(torch.uint16), values

@@ -77,7 +77,7 @@ def shown(state: State, inputs: StepInputs, images: Tensor, place: int) -> Tenso
 
 
 def backward(trainable: Trainable, terms: LossTerms, batch: int, reducer: GradientReducer) -> LossTerms:
-    """Backpropagate this rank's share of the mean loss over `batch` images.  Return `terms` without autograd graph."""
+    """Backpropagate this rank's share of the mean loss over `batch` images.  Return `terms` detached from autograd."""
     share = len(next(iter(terms.loss.values()))) / batch
     total = torch.stack([term.mean() for term in terms.loss.values()]).sum()
     total = total if share == 1 else total * share

@@ -22,7 +22,7 @@ EMA_DECAY = 0.999
 MAX_SECONDS = 5.0  # On a CPU, `of_phases` times steps for at most 5 seconds, unless `seconds` is given.
 MAX_SHARE = 0.01  # On a CPU, `of_phases` times steps for at most 1 % of the expected training time.
 STEPS = 3  # A step time is the median of 3 timed steps.
-WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # Number of untimed first steps; on CUDA, they include captures.
+WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # Number of untimed first steps; on CUDA, some of them capture CUDA graphs.
 
 # A training step costs as much as 12 forward passes of G, and a gradient penalty as much as 6.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
@@ -34,7 +34,7 @@ ROOFLINE = {"cpu": (0.0, 0.01, 0.7), "mps": (0.0, 0.002, 0.3), "cuda": (0.00097,
 SHARES = {1: 0.165, 32: 0.26, 64: 0.54, 128: 0.72, 256: 0.87}
 # A forward pass reads and writes 8.1 bytes per activation, and 2.2 bytes more per activation of the last resolution.
 ACTIVATION_BYTES, IMAGE_BYTES, WEIGHT_BYTES = 8.1, 2.2, 240  # A step reads and writes 240 bytes per weight of G.
-MEMORY_BYTES = {False: 64, True: 19}  # measured bytes of memory per activation; True: activations have 16 bits
+MEMORY_BYTES = {False: 64, True: 19}  # measured bytes of memory per activation; True is for 16-bit activations
 LARGE_BATCH, ROOM = 32, 1.4  # A CUDA graph needs 1.4 times the memory of an eager step.
 
 
@@ -56,7 +56,7 @@ class Speed(NamedTuple):
         return cls(step, level, share * products, copies / 2)  # float32 moves twice the bytes of 16 bits
 
     def seconds(self, architecture: Architecture, resolution: int, batch: int, reg_interval: int) -> float:
-        """The expected seconds of a step, the mean with and without penalties.  `batch` 0 gives the fixed costs of a step."""
+        """The expected seconds of a step, averaged over steps with and without penalties; `batch` 0: the fixed part."""
         passes, found, before = batch * (UPDATE_PASSES + PENALTY_PASSES / reg_interval), self.step_seconds, 0
         for level in resolutions_between(MIN_RESOLUTION, resolution):
             width, total = architecture.width(level), architecture.multiply_adds(level)
@@ -125,7 +125,7 @@ class StepTimes:
         return self.speed.seconds(self.architecture, resolution, batch, self.reg_interval)
 
     def larger_batches(self, last: Phase, free: int | None) -> str:
-        """Return a text that advises larger batches in the `last` phase, or an empty text if `free` bytes are too few."""
+        """Advise larger batches in the `last` phase; return an empty text if `free` bytes of memory are too few."""
         side, batch = last.resolution, last.batch
         each = MEMORY_BYTES["16" in precision_on(self.device, self.settings.precision)]
         needed = each * LARGE_BATCH * self.architecture.activations_up_to(side) + 2**30  # Weights need 1 GiB.
@@ -136,7 +136,7 @@ class StepTimes:
         return f"{room}: {needed / 2**30:.0f} GiB, and {1 - time:.0%} less time per image (predicted)."
 
     def measured(self, phases: Sequence[Phase], seconds: float) -> dict[int, float]:
-        """Time steps of `phases` (local batches) for at most `seconds`; returns {resolution: timed / expected seconds}."""
+        """Time steps of `phases` (local batches) for at most `seconds`; returns {resolution: timed / expected time}."""
         began, ratios, trainer = time.perf_counter(), dict[int, float](), None
         alone = ProcessGroup.single_process(self.device)
         kinds = min(self.reg_interval, 2)
