@@ -239,8 +239,8 @@ class Convolution(torch.autograd.Function):
 class SharedKernel(torch.autograd.Function):
     """Returns a kernel unchanged.  Its backward pass computes the kernel's gradients of several passes in one product.
 
-    Each pass only appends the layer's input x and output gradient y to the list `put_off`.  D has three or four passes
-    in a training step (reals, fakes, gradient penalty).  For small images, it would be slow to add up their gradients.
+    The backward pass of each use only appends the layer's input x and output gradient y to `put_off`.  D uses a kernel
+    three or four times in a step (reals, fakes, gradient penalty).  For small images, adding up gradients is slow.
     """
 
     @staticmethod
