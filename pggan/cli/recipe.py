@@ -110,7 +110,7 @@ def base_of_transfer(path: str) -> list[str]:
     side = header["resolution"] if header["alpha"] == 1 else header["resolution"] // 2
     found = [f"schedule.first_resolution={side}", f"schedule.final_resolution={side}"]
     networks = asdict(Architecture.from_plain(header["architecture"]))
-    if networks["features"] is None:  # the new run may give D pretrained features
+    if networks["features"] is None:  # no override, so that the new run can choose pretrained features for D
         del networks["features"], networks["features_from"]
     else:
         networks["features"] = networks["features"].split("@")[0]

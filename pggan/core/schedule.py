@@ -52,11 +52,11 @@ class Schedule:
     learning_rate_factor: float = 1.0
     lr_warmup_images: int = 0  # at the start of a phase, both learning rates rise linearly from 0 over so many images
     lr_decay_images: int = 0  # at the end of training, both learning rates fall linearly to 0 over so many images
-    total_images: int | None = None  # training ends here, in a longer last phase if necessary (None: after all phases)
+    total_images: int | None = None  # image count at which training ends; may extend the last phase (None: at its end)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """All phases with images; alpha is the value at a phase's start; learning rates exclude warmup and decay."""
+        """All phases that are not empty, with alpha at their start, and learning rates before warmup and decay."""
         phases: list[Phase] = []
         start = 0
         levels = resolutions_between(self.first_resolution, self.final_resolution)

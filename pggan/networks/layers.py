@@ -241,6 +241,6 @@ def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen:
 
 
 def backpropagate(loss: Tensor, *, through_d: bool) -> None:
-    """Backpropagate `loss` to the weights.  `through_d`: True for G's loss, which needs D's gradients of images."""
+    """Backpropagate `loss` to weights.  `through_d`: also compute D's gradients w.r.t. images, which G's loss needs."""
     with switched(image_gradients=through_d):
         loss.backward()  # type: ignore[no-untyped-call]

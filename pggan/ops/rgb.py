@@ -44,7 +44,7 @@ def widen(images: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor | None,
 
 
 def narrow(wide: Tensor, y: Tensor | None, operands: Operands, layer: Layer, *results: Tensor | None) -> None:
-    """Launch the Triton kernel `narrow`, which writes images, and adds gradients of weight and bias, to `results`."""
+    """Launch the Triton kernel `narrow`: writes images to `results[0]`, adds weight and bias gradients to the rest."""
     (weight, bias, images), (_, of_weight, _) = operands, results
     pitch = 0 if of_weight is None else of_weight.stride(0)
     others = y, weight, bias, images, *results, layer.scale, pitch, *steps(images, weight, layer)

@@ -150,7 +150,7 @@ def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
 
 
 def set_mean(vector: Tensor, messages: Tensor, count: int) -> Tensor:
-    """Set `vector` [P] to the mean of all ranks' vectors; `messages` [n, bytes] has `count` entries of each vector."""
+    """Set `vector` [P] to the mean of the sparse vectors in `messages` [ranks, bytes], each with `count` entries."""
     vector.zero_()
     starts = torch.arange(0, len(vector), BLOCK, device=vector.device)
     sizes = [4 * len(starts), 2 * count, count]

@@ -127,7 +127,7 @@ class Recipe:
         self.choices, self.batch = before, self.batch_sizes(self.sizes.resolution, short=is_short)
         reason = f"better in runs of {'fewer' if is_short else 'more'} than {SHORT_RUN:,} images"
         reason = reason if self.kind == "cpu" else "as in the official preset for one GPU"
-        self.take({"schedule.batch": self.batch}, f"{reason}; the numbers of images and ranks limit batches")
+        self.take({"schedule.batch": self.batch}, f"{reason}; larger if many ranks need it, smaller if images are few")
         for holds, values, reason in self.rules(self.choose_lengths()):
             if holds:
                 self.take(values, reason)
@@ -239,7 +239,7 @@ class Recipe:
         return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]
 
     def lengths(self) -> tuple[PerResolution, PerResolution]:
-        """Return the numbers of images in stable phases and in fades, by resolution, without scaling to the time."""
+        """Return {resolution: images} of stable phases and of fades, before `choose_lengths` fits them to the time."""
         schedule = self.config.schedule.build()
         default = STABLE | ({schedule.first_resolution: 0} if self.grows else {})  # this resolution is trained already
         stable = schedule.stable_images if self.scales or STABLE_KEY in self.given else default

@@ -10,7 +10,7 @@ from pggan.core.schedule import Course, Schedule
 from pggan.core.text import duration
 from pggan.training.timing import PhaseTimes
 
-# The measured speed is a weighted mean. A step's weight halves after 60 seconds or, if longer, half the elapsed time.
+# The speed is a weighted mean.  A step's weight has a half-life of 60 seconds, or of half the elapsed time if longer.
 HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
 TRUSTED_SECONDS = 3.0  # steps timed before training have the weight of 3 seconds of training
 TRAINING_SHARE = 0.98  # training gets this share of the time limit; saving the last checkpoint gets the rest

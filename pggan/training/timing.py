@@ -49,7 +49,7 @@ class Speed(NamedTuple):
 
     @classmethod
     def of(cls, kind: str, precision: Precision, products: float, copies: float = inf) -> "Speed":
-        """Estimate the speed from `products` (FLOP/s of large matrix products) and `copies` (bytes/s of copies)."""
+        """Estimate a device's speed from `products` (FLOP/s of large matmuls) and `copies` (bytes/s of copies)."""
         step, level, share = ROOFLINE[kind]
         if kind == "cuda" and precision is not Precision.fp32:
             return cls(step, level, products, copies, SHARES)
