@@ -271,7 +271,7 @@ def finished(command: Command, composed: DictConfig, overrides: Sequence[str]) -
 
 
 def resumes(overrides: Sequence[str]) -> bool:
-    """Whether `overrides` resume a run: one sets run_dir=, and all set keys in RESUME_KEYS."""
+    """Whether `overrides` resume a run: they set run_dir=, and all their keys are in RESUME_KEYS."""
     names = {key_of(override) for override in overrides}
     return "run_dir" in names and names <= RESUME_KEYS
 

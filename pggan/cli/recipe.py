@@ -35,8 +35,8 @@ RECIPE_FILE = "recipe.yaml"
 OF_ONE_RUN = {"run_dir", "resume", "hours", "grow"}  # recipe.yaml can start other runs, so it leaves out these keys
 OF_THE_MACHINE = {"devices", "threads"}  # recipe.yaml leaves out these keys if the user has set them
 RECIPES = ("experiment", "debug")  # each choice in these config groups is a recipe with values for many keys
-NAMED_GROUPS = ("loss", "augmentation", "gradients")  # config groups whose choices have different keys
-# grow=RUN copies the configuration of RUN, and hours= then chooses new values of these keys and of LENGTHS.
+NAMED_GROUPS = ("loss", "augmentation", "gradients")  # config groups in which each choice has its own keys
+# grow=RUN copies the configuration of RUN, and hours= then chooses new values for the keys in GROWING and LENGTHS.
 GROWING = {
     *("augmentation.rampup_images", "ema.half_life_images", "ema.rampup", "checkpoint.every_images"),
     *("monitor.tick_images", "monitor.grid_images", "schedule.final_resolution"),
@@ -46,7 +46,7 @@ TOTAL = "schedule.total_images"
 
 
 def with_choices(command: Command, values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """Return `values`; with hours=, choose those that the user has not set, and for `pggan train` write recipe.yaml."""
+    """Return `values`; hours= chooses those that the user has not set, and `pggan train` saves them in recipe.yaml."""
     if resumes(overrides):
         return values
     if values.get("hours") is None:

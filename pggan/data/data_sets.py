@@ -70,7 +70,7 @@ def known_set(name: str, root: Path) -> Source:
 STYLE = "toon-head"  # the DiceBear library draws avatars in this style
 # Without these background colours, every image would have the same white background.
 BACKGROUNDS = ["b6e3f4", "c0aede", "d1d4f9", "ffd5dc", "ffdfbf", "a3c4a8", "e8b4a0", "8fb8de"]
-MIN_DRAWN_SIDE = 64  # in a drawing with fewer pixels per side, thin lines would vanish
+MIN_DRAWN_SIDE = 64  # least side of a drawing in pixels; in smaller drawings, thin lines would vanish
 
 
 def avatars(count: int, resolution: int) -> Source:

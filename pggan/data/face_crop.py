@@ -13,7 +13,7 @@ from PIL import Image, ImageFilter
 from pggan.data.image_file import BadImage, Pixels, to_pil, to_pixels
 from pggan.data.writer import block_mean
 
-MAX_SIDE_FACTOR = 4  # a face over 4 times the photograph's longer side is refused, because the landmarks must be wrong
+MAX_SIDE_FACTOR = 4  # a face larger than 4 x the photograph's longer side is refused: its landmarks must be wrong
 SUPERSAMPLING = 4  # faces are rendered at 4 times the resolution, then averaged over blocks of 4x4 pixels
 Point = NDArray[np.float64]
 # Landmarks [4, 2] are (x, y) in pixels: left eye, right eye, left and right mouth corner, as the viewer sees them.
@@ -67,7 +67,7 @@ def align_face(pixels: Pixels, landmarks: Landmarks, resolution: int) -> Pixels:
 
 
 def _turned(vector: Point) -> Point:
-    return np.array([-vector[1], vector[0]])  # y points down in images, so the vector turns clockwise by 90 degrees
+    return np.array([-vector[1], vector[0]])  # clockwise by 90 degrees, because the y axis of images points down
 
 
 def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) -> Pixels:
@@ -78,8 +78,8 @@ def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) 
         return inside
     if not inside.size:
         raise BadImage("the face lies outside the image")
-    # Outside the photograph are mirrored pixels; their blur and fading to the median colour grow with the distance.
-    # In FFHQ's script, blur and fading also depend on the width of the padding.
+    # Outside the photograph, mirrored pixels are blurred and mixed with the median colour, more so at larger distances.
+    # In FFHQ's script, the amount of blur and mixing also depends on the width of the padding.
     widths = ((before[1], after[1]), (before[0], after[0]), (0, 0))
     padded = np.pad(inside, widths, "reflect" if min(inside.shape[:2]) > 1 else "edge")
     lines = zip(inside.shape[:2], widths, strict=False)

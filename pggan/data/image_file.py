@@ -31,7 +31,7 @@ EXTENSIONS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP", "
 EXTENSIONS |= dict.fromkeys((".jpe", ".jfif", ".jfi", ".jif", ".pjpeg", ".pjp", ".mpo"), "JPEG")
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 PIXEL_LIMIT = 64_000_000
-BOMB_PIXELS = 16_000_000  # smaller images are never refused as decompression bombs
+BOMB_PIXELS = 16_000_000  # images with fewer pixels are never refused as decompression bombs
 BOMB_RATIO = 100  # a file with over 100 pixels per byte is refused as a decompression bomb; photographs have under 10
 ORIENTATION_TAG = 0x0112
 TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
@@ -50,20 +50,20 @@ KINDS = {
     rb"\x1f\x8b|7z|Rar!|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd": "a compressed file: unpack it",
     rb"(\xef\xbb\xbf)?(\s*<|[\t\n\r -~]+\Z)": "a web page or other text: download the file again",
 }
-# Pillow gives the transparent colour of a PNG file in 2, 4 or 16 bits; these functions scale the colour to 8 bits.
+# {raw mode of Pillow: function that scales the transparent colour of a PNG file from 2, 4 or 16 bits to 8 bits}
 KEY_IN_8_BITS: dict[str, Callable[[Any], Any]] = {
     "L;2": lambda grey: 85 * grey,
     "L;4": lambda grey: 17 * grey,
     "RGB;16B": lambda colour: tuple(value >> 8 for value in colour),
 }
-PNG_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # samples per pixel by colour type, as in the PNG specification
-# Passes of a PNG file without and with interlacing: first column, first row, step between columns, step between rows.
+PNG_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # {colour type: samples per pixel}, from the PNG specification
+# A PNG file has 1 pass, or 7 if interlaced.  A pass has (first column, first row, column step, row step).
 PNG_PASSES = (
     [(0, 0, 1, 1)],
     [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)],
 )
 PNG_METADATA = re.compile(rb"[a-z](?!LTE|RNS)")  # PNG chunks with these names do not change pixels
-MARKER = re.compile(rb"\xff+([\x02-\xcf\xd9-\xfe])")  # these bytes start a JPEG segment, or end the image
+MARKER = re.compile(rb"\xff+([\x02-\xcf\xd9-\xfe])")  # matches the marker of a JPEG segment, or of the image's end
 
 
 class BadImage(Exception):
@@ -71,10 +71,10 @@ class BadImage(Exception):
 
 
 class ImageFile(NamedTuple):
-    """An image file on disk, in an archive, or drawn when opened.  Errors show `path`.  `open` has to be picklable."""
+    """An image file on disk or in an archive, or an avatar that `open` draws."""
 
-    path: Path
-    open: Callable[[], BinaryIO]
+    path: Path  # shown in error messages
+    open: Callable[[], BinaryIO]  # has to be picklable, for worker processes
 
 
 class ImageHeader(NamedTuple):
@@ -168,7 +168,7 @@ def _opened(file: ImageFile) -> Iterator[tuple[Image.Image, BinaryIO]]:
 
 
 def _has_wrong_checksums(content: bytes) -> bool:
-    """Return whether PNG metadata have wrong checksums; raises BadImage if pixels have one, or if rows are missing."""
+    """Return whether PNG metadata have wrong checksums; raises BadImage if pixels are damaged or missing."""
     place, is_odd, rows = 8, False, b""
     while (name := content[place + 4 : place + 8]) not in (b"", b"IEND"):
         start, place = place + 4, place + 12 + int.from_bytes(content[place : place + 4])
@@ -214,7 +214,7 @@ def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> tuple[Pixels | N
 def _mended_jpeg(content: bytes, mode: str) -> bytes:
     """Remove harmless faults from a JPEG file; libjpeg reports only the first fault, which could hide a serious one."""
     # The result has JFIF version 1 and a known colour transform, but no metadata, stray bytes or zeros after pixels.
-    parts, place, missing = [content[:2]], 2, {(0, 0)}  # `missing`: (component, DCT coefficient) not in any scan yet
+    parts, place, missing = [content[:2]], 2, {(0, 0)}  # `missing`: (component, DCT coefficient) pairs without a scan
     transform = b"\2" if mode == "CMYK" else b"\1"  # libjpeg assumes this colour transform if it is unknown
     while (found := MARKER.search(content, place)) and found[1] != b"\xd9":
         place = found.end() + int.from_bytes(content[found.end() : found.end() + 2])
@@ -226,7 +226,7 @@ def _mended_jpeg(content: bytes, mode: str) -> bytes:
             missing = {(component, number) for component in segment[10::3] for number in range(64)}
         if found[1] == b"\xda":  # in a JPEG file, pixels follow each segment of this kind (SOS)
             first, last, bits = segment[-3:]
-            if bits & 15 == 0:  # this scan has the lowest bits; in progressive files, earlier scans have the others
+            if bits & 15 == 0:  # this scan completes its DCT coefficients, because it has their lowest bits
                 missing -= {(name, number) for name in segment[5:-3:2] for number in range(first, last + 1)}
             after = MARKER.search(content, place)
             pixels = content[place : after.start() if after else None].rstrip(b"\0")

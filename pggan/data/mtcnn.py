@@ -94,7 +94,7 @@ def outputs(network: Network, images: Tensor) -> list[Tensor]:
         x = F.prelu(F.conv2d(x, weight.permute(3, 2, 0, 1), bias), slope.flatten())
         x = F.max_pool2d(x, pool, 2, ceil_mode=True) if pool else x
     if network is not SEARCH:
-        x = x.permute(0, 3, 2, 1).flatten(1)  # the next weights expect values in the order [N, W, H, C]
+        x = x.permute(0, 3, 2, 1).flatten(1)  # the dense layer's weights expect features in the order [N, W, H, C]
         x = F.prelu(x @ layers.pop(0) + layers.pop(0), layers.pop(0))
     found = []
     while layers:

@@ -33,7 +33,7 @@ from pggan.data.writer import Layout, write_index
 REPORT_FILE = "report.json"  # this file in the dataset lists the images that were left out
 SHEET_FILE = "faces.png"  # this picture in the dataset shows the faces that crop=faces cut out
 SHEET_COLUMNS, SHEET_IMAGES, SHEET_TILE = 24, 576, 64  # in SHEET_FILE, a face is SHEET_TILE pixels wide
-SMALL_SHARE = 0.1  # without max_resolution=, at most this share of the faces is left out as too small
+SMALL_SHARE = 0.1  # with crop=faces, the default resolution leaves out at most this share of faces as too small
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ def training_pyramid(
         return Path(path)
     options = Options(max_resolution=resolution, crop=crop, channels=channels, labels=labels)
     source = open_source(path, cache)
-    digest = digest_of(source, options)[:12]  # so changed images get a directory with another name
+    digest = digest_of(source, options)[:12]  # part of the directory's name, so changed images get a new directory
     cached = Path(cache, f"{Path(str(source.description['name'])).name}-{resolution}px-{digest}")
     if not any(cached.glob("*")):
         print(f"The images of {path} become a dataset for this run and later runs: {cached}.", file=sys.stderr)
@@ -116,7 +116,7 @@ def training_pyramid(
 
 
 def digest_of(source: Source, options: Options) -> str:
-    """Hash (SHA-256) options, label and landmark files, and each image file's name and stamp (such as its size)."""
+    """Return the SHA-256 of options, label file, landmarks file, and each image's name and stamp (such as its size)."""
     tables = [Path(path) for path in (options.landmarks, options.labels) if isinstance(path, str)]
     inside = [source.table] if options.labels is True and source.table is not None else []
     files = [(entry.name, entry.stamp) for entry in [*source.entries, *inside]]
@@ -154,7 +154,7 @@ def _make(source: Source, destination: Path, options: Options, digest: str, work
 
 
 def write_sheet(directory: Path, found: Findings) -> None:
-    """Write SHEET_FILE, a picture of up to 576 faces, and mark photographs with several faces in the report."""
+    """Write SHEET_FILE, a picture of up to 576 faces, and note in `found` which photographs have several faces."""
     pyramid = ImagePyramid(directory)
     tile, count = min(SHEET_TILE, pyramid.resolution), min(SHEET_IMAGES, pyramid.images)
     tiles = pyramid.read(tile, np.arange(count) * pyramid.images // count)
@@ -198,7 +198,7 @@ def _decode_all(found: Findings, layout: Layout, options: Options, pool: Workers
         found.refuse(options.on_bad)
 
 
-_photograph = lru_cache(maxsize=1)(decode)  # cached, because a photograph may have several faces
+_photograph = lru_cache(maxsize=1)(decode)  # cached, because several faces may be cut out of one photograph
 
 
 def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, list[str] | str]:
@@ -217,7 +217,7 @@ def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, li
 
 
 def top_level(found: Findings, options: Options) -> int:
-    """Choose the resolution of a dataset, and add smaller images to the bad files in `found`."""
+    """Return the highest resolution of the dataset, and mark images below this resolution as bad in `found`."""
     headers = {entry.name: found.headers[entry.name] for entry in found.good()}
     sides = {name: usable_side(header.width, header.height, options.crop) for name, header in headers.items()}
     usable = sorted(side for side in sides.values() if side >= MIN_RESOLUTION) or [MIN_RESOLUTION]

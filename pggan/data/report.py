@@ -119,7 +119,7 @@ def faces_of(entry: Entry) -> list[Entry]:
     from pggan.data.mtcnn import find_faces
 
     if multiprocessing.parent_process() is not None:
-        torch.set_num_threads(1)  # one thread, because every core has a worker process
+        torch.set_num_threads(1)  # one thread per worker process, because there is one worker per core
     if entry.problem is not None:
         return [entry]
     try:

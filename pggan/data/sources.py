@@ -26,7 +26,7 @@ LINKED = "links to folders (cp -rL copies their files)"
 SPECIAL = "a link or another special file: unpack the archive"
 # Python decodes the bytes of a non-UTF-8 file name to surrogates.  This table maps the surrogates to Latin-1 letters.
 LATIN_1 = {0xDC00 + byte: byte for byte in range(128, 256)}
-MAX_MEMBER_BYTES = 64_000_000  # larger files in an archive are refused
+MAX_MEMBER_BYTES = 64_000_000  # maximum size of a file in an archive; larger files are refused
 
 
 class Entry(NamedTuple):
@@ -36,7 +36,7 @@ class Entry(NamedTuple):
     file: ImageFile
     problem: str | None = None  # why the file is refused without opening it; None if it is not refused
     label: str | None = None  # name of the image's class
-    stamp: str = ""  # a text that changes with the file, such as its size and time of change
+    stamp: str = ""  # a text that changes when the file changes, such as the file's size and modification time
     header: ImageHeader | None = None  # set only for avatars (drawn cartoon faces), whose size is known in advance
     face: Landmarks | None = None  # landmarks of the face that crop=faces cuts out
     offset: int = 0  # where the file begins in a tar archive, in bytes
@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 class Source:
     """The image files of a folder, archive or data set, sorted by path; raises UserError if there are no images."""
 
-    description: dict[str, object]  # origin of the images, for index.json: a "kind", a "name" and more
+    description: dict[str, object]  # where the images come from ("kind", "name" and more), stored in index.json
     entries: list[Entry]
     others: dict[str, int] = field(default_factory=dict)  # {extension or `LINKED`: number of skipped files or links}
     table: Entry | None = None  # dataset.json of StyleGAN's tools, which may hold labels
@@ -63,7 +63,7 @@ class Source:
 
 
 def source_of(description: dict[str, object], files: Iterable[Entry]) -> Source:
-    """Select the image files that are not hidden; an image's class is the first folder that not all images share."""
+    """Select the image files that are not hidden; the first folder that differs between images is an image's class."""
     # Of several files with the same name in an archive, the last one counts, as after unpacking.
     named = (file._replace(name=file.name.translate(LATIN_1)) for file in files)
     found = {file.name: file for file in named if not re.search(r"(^|/)\.(?!\.?/)", file.name)}

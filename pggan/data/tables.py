@@ -23,7 +23,7 @@ from pggan.data.sources import Entry, Source
 Value = TypeVar("Value")
 
 SIGNS = ",;\t| :"
-MOST_ALONE = 10  # More images than this are refused if no two of them share a class.
+MOST_ALONE = 10  # If each image has a class of its own, more images than this are refused.
 NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?", re.IGNORECASE)
 
 
@@ -37,7 +37,7 @@ def with_landmarks(source: Source, path: Path) -> Source:
 
 
 def landmarks_from(points: Any) -> Landmarks:
-    """Convert 4, 5 (with the nose) or dlib's 68 points to `Landmarks`; raises ValueError for any other input."""
+    """Convert 4 points, 5 points (with the nose) or dlib's 68 points to `Landmarks`, or raise ValueError."""
     array: Landmarks = np.array(points, float)
     if array.shape not in ((4, 2), (5, 2), (68, 2)) or not np.isfinite(array).all():
         raise ValueError(f"a face needs 4, 5 or 68 finite points; one face has {array.shape[0] if array.ndim else 0}")
@@ -60,7 +60,7 @@ def matched(listed: Mapping[str, Value], names: Sequence[str]) -> dict[str, Valu
 def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:
     """Return the sorted class names, and {file name: class index}; (None, {}) if `labels` is False.
 
-    A path `labels` names a table of classes.  True means the labels in dataset.json or, without these, `Entry.label`.
+    If `labels` is a path, it names a table of classes.  If True, dataset.json or else `Entry.label` has the labels.
     """
     if labels is False:
         return None, {}

@@ -24,7 +24,7 @@ MAX_BATCH = 8  # a worker gets at most 8 items at once; sending single items wou
 
 
 class Workers(AbstractContextManager["Workers"]):
-    """A pool of `count` worker processes, by default one per core, up to 16; with 1, this process does the work."""
+    """A pool of `count` worker processes (default: one per core, up to 16); if `count` is 1, no workers are used."""
 
     def __init__(self, count: int | None = None) -> None:
         keep_freed_memory()

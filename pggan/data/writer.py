@@ -99,7 +99,7 @@ def block_mean(image: Images, resolution: int) -> Images:
 
 
 def all_levels(image: Images, resolution: int = MIN_RESOLUTION) -> list[Images]:
-    """Return the image [R, R, C], and its block averages at the sides R/2, R/4 … `resolution`, each rounded once."""
+    """Return the image [R, R, C] and its block averages with sides R/2, R/4 … `resolution`, rounded only once."""
     levels, sums, bits = [np.ascontiguousarray(image)], image, 0  # a block holds 2^bits pixels
     while len(sums) > resolution:
         # The sum of up to 256 uint8 pixels, plus 128 for rounding, fits into uint16, which is twice as fast as uint32.

@@ -23,13 +23,13 @@ from pggan.networks.networks import Discriminator, Generator, count_parameters
 from pggan.sampling.files import check_output
 
 Array = npt.NDArray[Any]
-# Layer names in G at level `number` (0 is 4x4); `below` is `number` - 1; `detail` counts down to 0 at the top level.
+# Layer names in G.  `number` counts levels from 4x4 (0), `detail` from the top level (0); `below` is `number` - 1.
 OURS = ("stem.dense", "stem.conv", "blocks.{side}.up_conv", "blocks.{side}.conv", "to_rgb.{side}")
 OFFICIAL = ("4x4/Dense", "4x4/Conv", "{side}x{side}/Conv0", "{side}x{side}/Conv1", "ToRGB_lod{detail}")
 GAN_ZOO = ("formatLayer", "groupScale0.0", "scaleLayers.{below}.0", "scaleLayers.{below}.1", "toRGBLayers.{number}")
 PRO_GAN_BLOCK = ("layers.{number}.conv_1", "layers.{number}.conv_2")  # at 4x4, too
 PRO_GAN = (*PRO_GAN_BLOCK, *PRO_GAN_BLOCK, "rgb_converters.{number}")
-# Layer names in D at level `number` (0 is 4x4); `below` is `number` - 1; `detail` counts down to 0 at the top level.
+# Layer names in D.  `number` counts levels from 4x4 (0), `detail` from the top level (0); `below` is `number` - 1.
 OURS_D = (
     *("head.conv", "head.dense", "head.score"),
     *("blocks.{side}.conv", "blocks.{side}.down_conv", "from_rgb.{side}"),
@@ -60,12 +60,12 @@ FIXED = {
 
 
 class Foreign(NamedTuple):
-    """Networks of another program: averaged (EMA) G, `others` (G and D by name), `notes` on what is not imported."""
+    """Networks that were converted from another program."""
 
     program: str
-    averaged: LoadedGenerator
-    others: dict[str, Generator | Discriminator]
-    notes: list[str]
+    averaged: LoadedGenerator  # averaged (EMA) G
+    others: dict[str, Generator | Discriminator]  # G and D by name, as far as the file has them
+    notes: list[str]  # sentences about what the import leaves out
 
 
 def run(config: ImportConfig) -> int:
@@ -128,7 +128,7 @@ def from_official(*networks: PickledNetwork) -> Foreign:
         resampling=Resampling.unfused if unfused else Resampling.fused,
         stddev_group=max(group, 1),
     )
-    # In the official variable `lod`, the integer part counts resolutions not reached, and the fraction is 1 - alpha.
+    # The integer part of the official `lod` counts resolutions above the current one; its fraction is 1 - alpha.
     sides = generator.architecture.resolutions[::-1]
     detail = min(max(float(average["lod"]), 0.0), len(sides) - 1.0)
     averaged = LoadedGenerator(generator, sides[int(detail)], 1.0 - detail % 1, 0)
@@ -235,7 +235,7 @@ def translated_state(
     layer: Callable[[Mapping[str, Array], str], tuple[Array, Array]],
     stem: Stem,
 ) -> dict[str, torch.Tensor]:
-    """Convert another program's arrays of one network to pggan's state dict; `translated` explains the arguments."""
+    """Convert one network's arrays to a state dict; `ours` are pggan's layer names, `names` the other program's."""
     rgb, state = names[-1].partition("{")[0], dict[str, torch.Tensor]()
     count = sum(name.startswith(rgb) and name.endswith("weight") for name in theirs)
     for number in range(count):
@@ -256,7 +256,7 @@ def translated_state(
 def architecture_of(
     rgb: list[torch.Tensor], latent_size: int, stem: Stem, num_classes: int, **of_d: Any
 ) -> Architecture:
-    """Return the architecture that fits the to-RGB weights `rgb` (4x4 comes first); raises ValueError if none fits."""
+    """Return the architecture that fits the to-RGB weights `rgb`, from 4x4 upwards; raises ValueError if none fits."""
     widths = [weight.shape[1] for weight in rgb]
     for stage, width in enumerate(widths, 1):
         architecture = Architecture(

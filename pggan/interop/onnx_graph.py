@@ -73,7 +73,7 @@ class Graph:
 def build(generator: LoadedGenerator, *, for_page: bool = False) -> tuple[bytes, float]:
     """Return the ONNX graph of a generator on the CPU, and the largest pixel difference from PyTorch's images.
 
-    The inputs are `latents` [N, Z], one-hot `labels` [N, L] if G has classes, and `truncation` [1] with `for_page`.
+    Inputs are `latents` [N, Z], one-hot `labels` [N, L] if G has classes, and `truncation` [1] if `for_page` is true.
     The output is `images` [N, C, R, R] in about [-1, 1], at the generator's resolution and alpha.
     Raises ArithmeticError if images differ too much, which is a bug of pggan, not a user's mistake.
     """

@@ -61,7 +61,7 @@ class Task:
     collectors: dict[Any, Any] = field(default_factory=dict)
 
     def shown_reals(self, collector: C, first: int = 0) -> C:
-        """Add `collector.count` reals, beginning at index `first`, to `collector`, and return `collector`."""
+        """Feed `collector.count` reals to `collector`, starting at index `first`; returns `collector`."""
         reals = RealImages(self.reals.pyramid, self.reals.resolution, first)
         feed(reals, [collector], self.partition, "Looking at reals")
         return collector
@@ -74,7 +74,7 @@ class Task:
         return self.known[key]
 
     def of_fakes(self, calculate: Callable[[Tensor], Tensor], count: int) -> RowCollector:
-        """Return the collector that applies `calculate` to at least `count` fakes; metrics share this collector."""
+        """Return the collector that applies `calculate` to at least `count` fakes; metrics share one collector."""
         found: RowCollector = self.collectors.setdefault(calculate, RowCollector(calculate, 0, self.partition))
         found.count = max(found.count, count)
         return found
@@ -92,7 +92,7 @@ class Task:
 
 
 class Metric(ABC):
-    """The constructor of a metric adds collectors to `task`; `values` computes results when all fakes are drawn."""
+    """A metric adds collectors of fakes to `task`; after all fakes are drawn, `values` computes the results."""
 
     paper_images: ClassVar[int]  # number of fakes, and of reals, that the metric's paper uses
     least_images: ClassVar[int]
@@ -126,7 +126,7 @@ class Evaluator:
     """Evaluates one generator after another; results that depend on reals only are cached."""
 
     def __init__(self, names: Sequence[str], extractor: str, device: torch.device, count: int | None) -> None:
-        """Load metrics and extractor, or raise UserError; `count` is the number of fakes (None: as in each paper)."""
+        """Load metrics and extractor, or raise UserError; `count`: number of fakes (None: from each metric's paper)."""
         self.count, self.known = count, dict[Any, Any]()
         self.metrics: dict[str, type[Metric]] = {name: find("metrics", name, METRICS) for name in names}
         self.extractor: Any = None

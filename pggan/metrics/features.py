@@ -23,9 +23,9 @@ SHOWN = 4  # A picture shows each fake beside the fake's 4 nearest training imag
 
 
 def distance_blocks(others: Tensor, *orientations: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """For each block of B images, yield the first image's index, and all distances [B, M] to `others` [M, F].
+    """For each block of B images, yield the first image's index, and the distances [B, M] to all of `others` [M, F].
 
-    `orientations` has features [N, F] of images and, optionally, of their mirror images; the smaller distance counts.
+    `orientations`: features [N, F] of the images and, optionally, of their mirror images; the smaller distance is used.
     """
     for start in range(0, len(orientations[0]), DISTANCE_ROWS):
         rows = [one[start : start + DISTANCE_ROWS].double() for one in orientations]
@@ -118,9 +118,9 @@ def kernel_distance(x: Tensor, y: Tensor) -> float:
 class FrechetInceptionDistance(Comparison):
     """Frechet inception distance (Heusel et al. 2017) between Gaussians fitted to two sets of features.
 
-    FID is |m1 - m2|^2 + tr(S1 + S2 - 2 (S1 S2)^(1/2)) with covariances S = R^T R.  The eigenvalues of S1 S2 are the
-    squared singular values of R1 R2^T, so the trace of the matrix root is the sum of these singular values, which
-    is stable for singular covariances, too.
+    FID is |m1 - m2|^2 + tr(S1 + S2 - 2 (S1 S2)^(1/2)) with means m and covariances S = R^T R.  The trace of the
+    matrix root is the sum of the singular values of R1 R2^T, because their squares are the eigenvalues of S1 S2.  This
+    sum is numerically stable even if covariances are singular.
 
     Published FIDs use extractor=inception and 50,000 fakes; fewer images bias FID upwards.  Unlike the official code of
     progressive GANs, this class takes each real once, and never flips reals.
@@ -160,8 +160,8 @@ class NearestNeighbours(Metric):
     """Finds fakes that copy training images.
 
     A fake is a copy if its distance to the nearest training image is below the 5th percentile of the distances from
-    `count` training images to their nearest other training image.  So a good generator has about 5 % of copies; a
-    generator that repeats training images has far more.  An image and its mirror image count as the same image.
+    `count` training images to their nearest other training image.  So about 5 % of a good generator's fakes count as
+    copies; a generator that repeats training images has far more.  An image and its mirror image count as the same.
     """
 
     paper_images = 1000  # With 1000 fakes, the share of copies has a standard error below 1 %.

@@ -126,7 +126,7 @@ def feed(images: RealImages | FakeImages, collectors: Sequence[Collector], parti
 
 
 def separable_filter(images: Tensor, kernel: Sequence[float]) -> Tensor:
-    """Filter rows and columns of images [N, C, S, S] with `kernel` [K], without padding: [N, C, S-K+1, S-K+1]."""
+    """Filter rows and columns of images [N, C, S, S] with `kernel` [K]; without padding, sides shrink to S - K + 1."""
     for dimension in (2, 3):
         side = images.shape[dimension] - len(kernel) + 1
         found = kernel[0] * images.narrow(dimension, 0, side)

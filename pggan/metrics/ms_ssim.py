@@ -1,8 +1,8 @@
 """Multi-scale structural similarity (Wang et al. 2003) of pairs of fakes (Karras et al. 2018, section 5).
 
-At each of five scales, SSIM's contrast term (at the last scale, the whole SSIM) is averaged over pixels and channels.
-MS-SSIM is the product of these averages, each to the power of its number in WEIGHTS.  As in the official code, a scale
-with S < 11 pixels a side has a window of SxS pixels with sigma 1.5 S / 11.
+SSIM's contrast term is averaged over pixels and channels at four scales; at the fifth scale, SSIM itself is averaged.
+MS-SSIM is the product of these averages, each raised to its exponent in WEIGHTS.  As in the official code, at a
+scale with S < 11 pixels a side, the Gaussian window has SxS pixels and sigma 1.5 S / 11.
 
 If the value of the fakes is far above the value of the reals, the generator lacks variety.
 """

@@ -29,7 +29,7 @@ PATCHES = 128
 SIDE = 7
 MIN_LEVEL = 16
 DIRECTIONS = 4 * 128
-AT_ONCE = 32  # For 16384 images, projections on 32 directions take 268 MB.
+AT_ONCE = 32  # Patches are projected on 32 directions at once, which takes 268 MB for 16384 images.
 BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
 
 
@@ -62,7 +62,7 @@ def laplacian_pyramid(images: Tensor) -> Iterator[Tensor]:
 
 def cut_patches(level: Tensor, corners: Tensor) -> Tensor:
     """Cut patches [N, P, C, 7, 7] from images [N, C, S, S]; `corners` [2, N, P] has each patch's row and column."""
-    windows = level.unfold(2, SIDE, 1).unfold(3, SIDE, 1)  # The windows [N, C, S-6, S-6, 7, 7] are a view.
+    windows = level.unfold(2, SIDE, 1).unfold(3, SIDE, 1)  # a view [N, C, S-6, S-6, 7, 7]; no copy
     images = torch.arange(len(level), device=level.device)[:, None]
     patches: Tensor = windows[images, :, corners[0], corners[1]]
     return patches

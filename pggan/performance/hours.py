@@ -28,7 +28,7 @@ from pggan.run.eta import TRAINING_SHARE
 from pggan.training.timing import Speed, StepTimes, nearest, speed_of
 
 MAX_SECONDS, MAX_SHARE = 60.0, 0.02  # measurements take at most 60 seconds, and at most 2 % of `hours=`
-FEATURES_COST = 1.6  # pretrained features multiply the step time at 64x64 by 1.6 (recipe orl_64, one CPU thread)
+FEATURES_COST = 1.6  # with pretrained features in D, a step at 64x64 takes 1.6 x as long (recipe orl_64, one thread)
 ATTEMPTS = 3  # Measured step times can change the choice of networks; at most 3 choices are measured.
 MAX_HEADERS = 200  # Image sizes are read from at most 200 file headers, which takes about a second.
 MAX_SEARCHED = 50  # Faces are looked for in at most 50 photographs, which takes about five seconds.

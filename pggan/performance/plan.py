@@ -85,7 +85,7 @@ def predict(config: PlanConfig) -> dict[str, Any]:
             note = "Times are estimated from FLOPs and the speed of matrix products; calibrate=true measures steps."
             if found.measured:
                 side = max(found.measured)
-                note = f"Times with * were measured here, up to {side}x{side}. Other times are estimated from FLOPs."
+                note = f"Times with * were measured, up to {side}x{side}. Other times are estimated from FLOPs."
         watts = next((card.watts for card in CARDS.values() if card.name in facts["name"]), OTHER_WATTS[kind])
         ranks, counter = count * config.distributed.nnodes, CostCounter(architecture, settings.loss, precision)
         rows, loads = list[dict[str, Any]](), list[Load]()

@@ -34,8 +34,8 @@ BASE, MAX_BASE = 8, 8192  # fmap_base is BASE * final resolution * fmap_max / 64
 # On a CPU, runs of fewer than SHORT_RUN images use small batches, because more updates help short runs.
 # With batches of 4 instead of 8, KID (with Inception, x 1000) of portraits falls from 2.9 to 1.5 at 32x32.
 # With batches of 4 below 64x64, KID of portraits at 64x64 falls from 2.4 to 1.5.
-# At 64x64, 34 of 48 faces have no defect with batches of 4, and 24 with 8; with pretrained features, 26 and 19.
-# Longer runs on a CPU use batches of 16: after 476,000 avatars, KID (x 1000) is 217, and 268 with batches of 8.
+# Of 48 faces at 64x64, 34 have no defect with batches of 4, and 24 with 8 (with pretrained features: 26 and 19).
+# Longer runs on a CPU use batches of 16: after 476,000 avatars, KID (x 1000) is 217 instead of 268 with batches of 8.
 SHORT_RUN, LONG_RUN_BATCH, DRAWN_BATCH, PHOTOS_BATCH = 200_000, {4: 16}, {4: 8}, {4: 4, 128: 8}
 GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}
 # At 64x64, pretrained features in D lower KID (with Inception, x 1000) of ORL faces from 9.7 to 1.4.
@@ -161,7 +161,7 @@ class Recipe:
             (not published, {"loss": "logistic"}, "as in recipe demo: logistic takes two thirds of wgan_gp's time"),
             (loss in ("logistic", "relativistic"), {"loss.gamma": gamma}, gamma_by),
             (loss == "logistic", {"loss.reg_interval": 8}, "as in the recipes demo and orl_64"),
-            ("schedule.learning_rate_g" not in given, rates, rates_by),  # By default, D's rate is G's.
+            ("schedule.learning_rate_g" not in given, rates, rates_by),  # By default, D uses G's learning rate.
             (drawn and not published, {"model.bilateral": 4}, "lowers KID of avatars from 530 to 232"),
             (drawn and not published and maps < 128, {"model.residual": True}, "lowers KID of avatars from 660 to 591"),
             (photos and small and channels in (1, 3), {"model.blur": True}, "lowers KID of portraits from 810 to 710"),
@@ -192,7 +192,7 @@ class Recipe:
         if self.transfers:
             self.take(
                 {"schedule.first_resolution": min(first, side)},
-                f"the weights at init_from= are trained at {first}x{first}",
+                f"the weights of init_from= were trained up to {first}x{first}",
             )
         narrow, *wider = self.candidates(side)
         fitting = [each for each in wider if self.least_seconds(each, WIDER) <= self.seconds]
@@ -232,8 +232,8 @@ class Recipe:
         return growth_seconds(each, *self.lengths()) + times * self.final_images(side) * each[side]
 
     def final_images(self, side: int) -> int:
-        """The least number of images at the final resolution `side`; without time for them, `side` is not chosen."""
-        if self.grows:  # training begins with trained weights, so FADE[side] images suffice
+        """The least number of images at `side`; `side` is the final resolution only if there is time for them."""
+        if self.grows:  # training begins with trained weights, so as many images as in the fade to `side` suffice
             is_trained = side <= self.config.schedule.first_resolution and not self.transfers
             return 0 if is_trained else FADE[max(side, 8)]
         return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]

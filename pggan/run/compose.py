@@ -100,7 +100,7 @@ def open_run(
         reporter: Reporter | NullReporter = NullReporter()
         pictures: Pictures | None = None
         limit: TimeLimit | None = None
-        if began is None:  # after a rollback to a checkpoint, `began` is given, so that the start time stays
+        if began is None:  # `began` is given after a rollback to a checkpoint, so that the run keeps its start time
             began = time.monotonic() - spent - source.spent
         if group.is_main:
             write_config(run_dir, description)
@@ -152,12 +152,12 @@ def find_source(
         for directory in (run_dir, run_dir / "checkpoints", run_dir / "samples", run_dir / "samples" / FOLDER):
             clean_partials(directory)
         found, notes = find_resume_point(config.resume, run_dir)
-        if found is not None:  # wrong settings fail here, before the slow preparation of images
+        if found is not None:  # wrong settings raise an error here, before the slow preparation of images
             theirs = found.architecture
             ours = config.model.architecture(schedule.final_resolution, theirs.channels, theirs.num_classes)
             check_networks(found, ours)
         elif config.init_from is not None and not has_checkpoints(Path(config.init_from)):
-            generator_path(config.init_from, "init_from")  # a wrong path fails before the slow preparation of images
+            generator_path(config.init_from, "init_from")  # a wrong path raises an error before images are prepared
         return found, notes
 
     checkpoint, notes = group.on_main(find_checkpoint) or (None, [])
@@ -165,7 +165,7 @@ def find_source(
     pyramid = open_everywhere(config, find_images, schedule, group)
     num_classes = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, num_classes)
-    if config.hours is not None:  # the checkpoint stores the schedule that the time limit has changed
+    if config.hours is not None:  # hours= changes the schedule, and checkpoints store the changed schedule
         schedule = with_plan(schedule, group.broadcast_object(header))
     with group.collective_errors():
         if checkpoint is not None:
@@ -177,7 +177,7 @@ def find_source(
 
 
 def restore(config: TrainConfig, source: Source, trainer: Trainer, group: ProcessGroup) -> None:
-    """Load the checkpoint or else the weights of config.init_from on all ranks; adds a line to `source.notes`."""
+    """On all ranks, load the checkpoint or, without one, the weights of config.init_from; adds to `source.notes`."""
     checkpoint, state, notes = source.checkpoint, trainer.state, source.notes
     with group.collective_errors():
         if checkpoint is not None:

@@ -10,12 +10,12 @@ from pggan.core.schedule import Course, Schedule
 from pggan.core.text import duration
 from pggan.training.timing import PhaseTimes
 
-# The speed is a weighted mean.  A step's weight has a half-life of 60 seconds, or of half the elapsed time if longer.
+# The speed is a weighted mean over steps.  A weight's half-life is 60 s, or half the elapsed time if that is longer.
 HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
 TRUSTED_SECONDS = 3.0  # steps timed before training have the weight of 3 seconds of training
 TRAINING_SHARE = 0.98  # training gets this share of the time limit; saving the last checkpoint gets the rest
 KNOWN_SHARE = 0.1  # phases are shortened only after 10 % of the time limit, when enough steps have been timed
-PLANNED = ("growth_images", "lr_decay_images", "total_images")  # hours= changes these keys; checkpoints store them
+PLANNED = ("growth_images", "lr_decay_images", "total_images")  # keys that hours= changes, and that checkpoints store
 ENDLESS = 10**12  # an image count that no run reaches
 
 
@@ -57,7 +57,7 @@ class Eta:
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """Fits a run's schedule to `hours` hours of training, which include the time before an interruption."""
+    """Fits a run's schedule to `hours` hours of training; the time before an interruption counts, too."""
 
     hours: float
     eta: Eta

@@ -23,7 +23,7 @@ MAX_POINTS = 100  # without evaluation.interval_images, a run has at most 100 ev
 
 
 def is_better(mark: dict[str, Any], best: Any) -> bool:
-    """Whether result `mark` beats `best`: it has a new metric or a later phase, or a lower value in the same phase."""
+    """Whether result `mark` beats `best`: it has another metric, a later phase or, in the same phase, a lower value."""
     if best is None or best["metric"] != mark["metric"]:
         return True
     this, other = ((-one["resolution"], one["fading"], one["value"]) for one in (mark, best))
@@ -91,12 +91,12 @@ class TrainingEvaluator:
         return {f"metrics/{name}": value for name, value in found.values.items()}
 
     def _is_time(self, images: int, total: int) -> bool:
-        """Whether an evaluation is due; at the end, it always is. Without an interval, rank 0's clock decides."""
+        """Whether an evaluation is due. At the end, one always is. Without a fixed interval, rank 0's clock decides."""
         if (is_last := images >= total) or self.interval_images is not None:
             return is_last or self.is_due(self._evaluated_at, images)
         if images - self._evaluated_at < total / MAX_POINTS:
             return False
-        allowed = self.share * (time.monotonic() - self._began)  # limit for past evaluations, one now, one at the end
+        allowed = self.share * (time.monotonic() - self._began)  # time for past evaluations, this one and the last one
         return bool(self.group.broadcast_object(self._spent + 2 * self.took <= allowed))
 
     def _mark_best(self, values: dict[str, float], phase: Phase) -> None:

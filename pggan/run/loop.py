@@ -123,7 +123,7 @@ class Run:
         if not step.is_last:
             self._replan(step.images)
         if is_sound:  # after a skipped update, no checkpoint stores the weights, so an evaluation would be useless
-            shown = self.course.at(step.images - 1)  # image count `step.images` may already belong to the next phase
+            shown = self.course.at(step.images - 1)  # phase of this step; `step.images` may belong to the next phase
             scalars |= self.evaluator.at_tick(state.g_ema, shown, step.images, self.course.schedule.total)
         if loss.scores_are_log_odds and "scores/reals" in values:
             reals, fakes = (torch.from_numpy(values[f"scores/{kind}"]) for kind in ("reals", "fakes"))
@@ -170,7 +170,7 @@ class Run:
         if self._wait_for_checkpoint() and self.group.is_main:
             prune(self.run_dir, images, self.writer.keep)  # removes old checkpoints that a killed command has left
         if problem := self.group.broadcast_object(str(self._problem or "")):
-            raise self._problem or NonFiniteError(problem)  # on other ranks, the error has no image count
+            raise self._problem or NonFiniteError(problem)  # only rank 0 knows the error's image count
         reporter.console.close()
         if images < schedule.total:
             reporter.line(f"Interrupted at {images:,} images; everything is saved. {next_start(self.run_dir)}")

@@ -31,7 +31,7 @@ PINNED = ("scores/reals", "scores/fakes", "speed/images_per_second", "speed/eta_
 
 
 class RereadingProjector(ProjectorPlugin):  # type: ignore[misc]
-    """TensorBoard's projector, but it reads the points from disk at every request."""
+    """TensorBoard's projector plugin, changed to read the points from disk at every request."""
 
     def __init__(self, context: Any) -> None:
         super().__init__(context)

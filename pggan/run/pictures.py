@@ -32,13 +32,13 @@ from pggan.sampling.images import (
     stored_grids,
 )
 
-MAX_GRID = 2**22  # a preview grid has at most this many pixels, because encoding so many takes a second
+MAX_GRID = 2**22  # maximum number of pixels in a preview grid; encoding a grid of this size takes a second
 FILM_GRIDS = 200  # number of frames in the film of a run
 FILM_SIDE, FILM_FPS = 256, 25  # side of the film in pixels, and frames per second
 LEAST_SECONDS = 60  # runs of less than 60 seconds write no film, because writing it takes a second
 MAX_TILE = 128  # longest side in pixels of an image in a frame of the film
 MAX_STORED_PIXELS = 2**16  # maximum number of pixels in a stored frame of the film; its file is below 200 KB
-MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # TensorBoard's projector: at most 256 fakes, and 2^24 pixels of all fakes
+MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # TensorBoard's projector shows at most 256 fakes, and 2^24 pixels in total
 POINTS, POINTS_FILE = "projector", "projector_config.pbtxt"  # folder and file that TensorBoard's projector reads
 POINT_TILE = 32  # side in pixels of an image in TensorBoard's projector
 

@@ -104,7 +104,7 @@ class Reporter:
         title = f"Phase {phase.index + 1} of {len(self.course.schedule.phases)}: {phase.name}, batch {phase.batch}"
         self.line(title if is_new else f"{title}, resumed at {images:,} images")
         if is_new:
-            # A run resumed at `images` purges entries from step `images + 1` on, so no phase is listed twice.
+            # Resuming at `images` deletes TensorBoard's entries from step `images + 1` on, so no phase is listed twice.
             self.board.add_text("phases", title, images + 1)
 
     def tick(self, images: int, phase: Phase, scalars: dict[str, float]) -> None:
