@@ -60,7 +60,7 @@ def matched(listed: Mapping[str, Value], names: Sequence[str]) -> dict[str, Valu
 def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:
     """Return the sorted class names, and {file name: class index}; (None, {}) if `labels` is False.
 
-    If `labels` is a path, it names a table of classes.  If True, dataset.json or else `Entry.label` has the labels.
+    If `labels` is a path, it names a table of classes.  If True, labels come from dataset.json or else `Entry.label`.
     """
     if labels is False:
         return None, {}

@@ -99,7 +99,7 @@ class Metric(ABC):
     least_resolution: ClassVar[int] = 4  # At lower resolutions, the metric is left out.
     takes_more_fakes: ClassVar[bool] = False  # whether the metric may compare more fakes than reals
     uses_extractor: ClassVar[bool] = False
-    decides: ClassVar[str | None] = None  # the value by which a run's best checkpoint is chosen (lowest is best)
+    decides: ClassVar[str | None] = None  # name of the value that selects a run's best checkpoint (lowest is best)
 
     def __init__(self, task: Task, count: int) -> None:
         self.task, self.count = task, count
@@ -126,7 +126,7 @@ class Evaluator:
     """Evaluates one generator after another; results that depend on reals only are cached."""
 
     def __init__(self, names: Sequence[str], extractor: str, device: torch.device, count: int | None) -> None:
-        """Load metrics and extractor, or raise UserError; `count`: number of fakes (None: from each metric's paper)."""
+        """Load metrics and extractor, or raise UserError; `count` fakes are drawn (None: as many as in each paper)."""
         self.count, self.known = count, dict[Any, Any]()
         self.metrics: dict[str, type[Metric]] = {name: find("metrics", name, METRICS) for name in names}
         self.extractor: Any = None

@@ -36,7 +36,7 @@ Step = Callable[[Phase, Reals, StepRng], object]
 
 
 def run(config: BenchConfig) -> int:
-    """Time training steps at each resolution in `config.stages`, with networks for the highest one; prints the times."""
+    """Time training steps at each resolution in `config.stages`, with networks for the highest one; print the times."""
     device, stages = choose_device(config.device, "device"), config.batches()
     configure_process(device, config.threads)
     kinds = {"step": TrainerSettings(loss=build_loss(vars(config.loss)), precision=config.precision)}

@@ -162,7 +162,7 @@ def find_recipe(
 
 
 def facts_of(config: DataConfig) -> DataFacts:
-    """Find number, resolution, channels and classes of the images; if they are not prepared, opens only a sample.
+    """Find number, resolution, channels and classes of the images; of unprepared images, only a sample is opened.
 
     Raises UserError if there are no usable images, or if data.labels=true but the images are not prepared.
     """

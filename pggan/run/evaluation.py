@@ -96,7 +96,7 @@ class TrainingEvaluator:
             return is_last or self.is_due(self._evaluated_at, images)
         if images - self._evaluated_at < total / MAX_POINTS:
             return False
-        allowed = self.share * (time.monotonic() - self._began)  # time for past evaluations, this one and the last one
+        allowed = self.share * (time.monotonic() - self._began)  # seconds for past evaluations, this one and a last one
         return bool(self.group.broadcast_object(self._spent + 2 * self.took <= allowed))
 
     def _mark_best(self, values: dict[str, float], phase: Phase) -> None:

@@ -85,7 +85,7 @@ class Alarms:
             self._recent[REALS_SIGN].clear()  # forget D's scores at the previous resolution, which can't be compared
         found = {
             "gradients": self._gradients(scalars),
-            # While learning rates decay, even good runs have a D that is right about most reals, so this check is off.
+            # While learning rates decay, even good runs have a D that is right about most reals, so this alarm is off.
             "overfitting": "" if rates_fall else self._overfitting(scalars),
         }
         raised = {f"alarms/{name}": float(bool(what)) for name, what in found.items()}

@@ -123,7 +123,7 @@ class Run:
         if not step.is_last:
             self._replan(step.images)
         if is_sound:  # after a skipped update, no checkpoint stores the weights, so an evaluation would be useless
-            shown = self.course.at(step.images - 1)  # phase of this step; `step.images` may belong to the next phase
+            shown = self.course.at(step.images - 1)  # phase of this step; `step.images` may be in the next phase
             scalars |= self.evaluator.at_tick(state.g_ema, shown, step.images, self.course.schedule.total)
         if loss.scores_are_log_odds and "scores/reals" in values:
             reals, fakes = (torch.from_numpy(values[f"scores/{kind}"]) for kind in ("reals", "fakes"))
