@@ -50,7 +50,7 @@ class LoadedGenerator:
 
 
 def load_generator(run: str, device: "torch.device", key: str = "run") -> LoadedGenerator:
-    """Load the averaged generator of a run, checkpoint or generator file; error messages call the option `key`."""
+    """Load the averaged generator of a run, checkpoint or generator file; `key` names the option in errors."""
     import torch  # imported late, because torch loads slowly
 
     from pggan.networks.networks import Generator
@@ -111,7 +111,7 @@ def path_of_run(run: str, key: str = "run") -> Path:
 
 
 def generator_path(run: str, key: str = "run") -> Path:
-    """Return the path of the generator file that `run` is or contains; error messages call the option `key`."""
+    """Return the path of the generator file that `run` is or contains; `key` names the option in error messages."""
     path = path_of_run(run, key)
     if (path / STATE_FILE).is_file():  # checkpoints of version 4 have one file for each network
         path /= WEIGHTS_FILE if (path / WEIGHTS_FILE).exists() else "generator_ema.safetensors"

@@ -161,7 +161,7 @@ def best_of(directories: Sequence[Path]) -> Path | None:
 
 
 def choose_checkpoint(run: str, choice: str | int) -> str:
-    """Return `run` if `choice` is newest, else the path of the chosen checkpoint; raises UserError if there is none."""
+    """Return `run` for choice 'newest', else the path of the chosen checkpoint; raises UserError if there is none."""
     if choice == NEWEST:
         return run
     found = checkpoints_of(Path(run))

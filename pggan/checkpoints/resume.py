@@ -16,7 +16,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.reducer import EXTRA_STATE, GradientReducer
 from pggan.optim.state import State, StateDicts
 
-# A resumed run may change these settings only with allow_changes=; each value says why.
+# {setting: the reason why a resumed run may change the setting only with allow_changes=}
 REFUSED = {
     "seed": "with another seed the order of images changes, so some images come twice in this epoch",
     "loss.name": "with another loss the discriminator's scores have another meaning",
@@ -24,7 +24,7 @@ REFUSED = {
     "schedule": "the new schedule has another resolution or alpha at the checkpoint's number of images shown",
 }
 
-# {tensor name: axis}: this axis of the tensor is longer if there are more classes.
+# {tensor name: the tensor's axis whose length depends on the number of classes}
 CLASS_AXES = {"stem.dense.weight": 1, "head.score.weight": 0, "head.score.bias": 0}
 NAMED = 3  # a log line names at most 3 tensors
 # A network can start from the weights of another network only if these fields of the architecture are equal.
@@ -112,7 +112,7 @@ def transfer(path: str, state: State) -> Iterator[str]:
 def taken_over(name: str, own: Tensor, theirs: Tensor) -> Tensor | None:
     """Adapt another run's tensor `theirs` to the shape of `own`; returns None if that is impossible.
 
-    Between grey and colour, each channel gets the channel mean of `theirs`.  Classes only in `own` keep their weights.
+    From grey to colour, or back, each channel gets the channel mean of `theirs`.  Weights of new classes do not change.
     """
     theirs, kind = theirs.to(own.device), name.split(".", maxsplit=1)[0]
     axis = CLASS_AXES.get(name, int(kind == "from_rgb"))  # the tensors may differ in length only along this axis
@@ -155,7 +155,7 @@ def load_weights(path: str, architecture: Architecture) -> StateDicts:
 
 
 def broadcast_state(state: State, reducer: GradientReducer, checkpoint: Checkpoint | None, group: ProcessGroup) -> None:
-    """Copy rank 0's `state`, and the state of `reducer` in rank 0's `checkpoint`, to all ranks."""
+    """Copy rank 0's `state` to all ranks, and also the tensors of `reducer` that rank 0's `checkpoint` holds."""
     tensors: StateDicts = {}
     with group.collective_errors():
         if group.is_main:

@@ -40,7 +40,7 @@ class Snapshot:
 
 
 def take_snapshot(state: State, phase: Phase, metadata: dict[str, Any], extra_state: StateDicts) -> Snapshot:
-    """Copy `state` and `extra_state` to host memory; `metadata` and the last image's `phase` go into state.json."""
+    """Copy `state` and `extra_state` to host memory.  `metadata` and `phase` (of the last image) become the header."""
 
     def host_copy(tensor: Tensor) -> Tensor:
         copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
@@ -90,7 +90,7 @@ def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
 
 
 def prune(run_dir: Path, newest: int, keep: int) -> None:
-    """Keep the best and the last `keep` of the checkpoints with at most `newest` images shown; remove all others."""
+    """Remove checkpoints with more than `newest` images shown; keep the best and the last `keep` of the others."""
     found = read.checkpoints_of(run_dir)
     # If a run goes back to an earlier checkpoint, the abandoned checkpoints have more than `newest` images.
     ahead = [directory for directory in found if int(directory.name) > newest]

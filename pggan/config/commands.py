@@ -259,7 +259,7 @@ class BenchConfig(StagesConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class BenchScalingConfig(StagesConfig):
-    """Keys of `pggan bench scaling`, which compares the speed of several ranks with one rank."""
+    """Keys of `pggan bench scaling`, which compares the speed of several ranks with the speed of one."""
 
     processes: list[Count]
     devices: Literal["auto", "cpu", "cuda"]

@@ -30,7 +30,7 @@ def default_values(choices: Mapping[str, str]) -> dict[str, Any]:
 
 
 def saved_config(file: Path) -> dict[str, Any]:
-    """Read a run's config.yaml or state.json; relative data paths start at the directory in which the run began."""
+    """Read a run's config.yaml or state.json; makes data paths absolute if the run began in another directory."""
     from omegaconf import OmegaConf
 
     try:

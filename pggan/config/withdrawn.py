@@ -2,7 +2,7 @@
 
 from pggan.core.errors import UserError
 
-# {advice in the error message: keys, or choices group=choice, that no longer exist, separated by spaces}
+# {advice for the error message: the withdrawn keys, or withdrawn choices group=choice, separated by spaces}
 REMEDIES = {
     "ADA always uses all transformations, and keeps the mean sign of D's scores of reals near 0.6.": "augmentation.blit"
     " augmentation.colors augmentation.geometry augmentation.interval augmentation.p augmentation.target",

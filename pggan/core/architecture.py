@@ -23,7 +23,7 @@ class Resampling(StrEnum):
 
 
 class Stem(StrEnum):
-    """Variant of G's first layers, from latent to 4x4 features: of the official code or of another program."""
+    """The variants of G's first layers (from latent to 4x4 features) in the official code and in other programs."""
 
     official = "official"  # pixel norm after the dense layer and after the convolution
     unit_bias = "unit_bias"  # as in pytorch_GAN_zoo: the dense layer has one bias per pixel and feature map

@@ -71,7 +71,7 @@ def configure_process(
         if deterministic:  # https://docs.pytorch.org/docs/stable/notes/randomness.html
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads this variable once
             torch.use_deterministic_algorithms(True, warn_only=True)
-            # Filling new tensors with NaN would cost time, and no training step reads uninitialized memory.
+            # Don't fill new tensors with NaN: it takes time, and no training step reads uninitialized memory.
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if device.type == "cpu":
         keep_freed_memory()

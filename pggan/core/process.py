@@ -43,7 +43,7 @@ def set_library_defaults() -> None:
         "THP_MEM_ALLOC_ENABLE": "1",  # huge pages make operations on large CPU tensors much faster
         # NCCL hangs if it registers buffers that differ between ranks (https://github.com/NVIDIA/nccl/issues/2389).
         "NCCL_GRAPH_REGISTER": "0",
-        "LOGLEVEL": "ERROR",  # torchrun would log a warning for each signal
+        "LOGLEVEL": "ERROR",  # otherwise, torchrun logs a warning for each signal
         # By default, if a rank ends, every other rank prints C++ stack traces.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
@@ -57,7 +57,7 @@ def set_library_defaults() -> None:
 
 @contextmanager
 def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Let SIGNALS call `handler` in the `with` block; after it, call the earlier handlers of the received signals.
+    """In the `with` block, SIGNALS call `handler`.  After the block, received signals also call their earlier handlers.
 
     For example, the earlier handler of a job launcher requeues the job after training has saved a checkpoint.
     """

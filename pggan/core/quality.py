@@ -25,7 +25,7 @@ COMPARABLE = {
     "kid": "values from another extractor are not comparable",
     "fid": "values from another extractor or another number of images are not comparable",
 }
-PART = re.compile(r"[a-z_]+_(floor|reals|distance)(_reals)?(/.*)?|.*/\d+")  # matches metrics that users need not see
+PART = re.compile(r"[a-z_]+_(floor|reals|distance)(_reals)?(/.*)?|.*/\d+")  # metrics that users need not see
 
 
 def in_words(values: Mapping[str, float]) -> Iterator[str]:

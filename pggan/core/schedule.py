@@ -9,7 +9,7 @@ from functools import cached_property
 
 from pggan.core.architecture import resolutions_between
 
-PerResolution = Mapping[int, float]  # {resolution: value}; resolutions between two entries have the lower entry's value
+PerResolution = Mapping[int, float]  # {resolution: value}; a value also holds for higher resolutions up to the next key
 
 
 def value_at(values: PerResolution, resolution: int) -> float:
@@ -50,13 +50,13 @@ class Schedule:
     learning_rate_d: PerResolution
     batch_factor: int = 1
     learning_rate_factor: float = 1.0
-    lr_warmup_images: int = 0  # at the start of a phase, both learning rates rise linearly from 0 over so many images
-    lr_decay_images: int = 0  # at the end of training, both learning rates fall linearly to 0 over so many images
-    total_images: int | None = None  # image count at which training ends; may extend the last phase (None: at its end)
+    lr_warmup_images: int = 0  # at the start of a phase, learning rates rise linearly from 0 over this many images
+    lr_decay_images: int = 0  # at the end of training, learning rates fall linearly to 0 over this many images
+    total_images: int | None = None  # images until training ends (None: sum of all phases); may extend the last phase
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """All phases that are not empty, with alpha at their start, and learning rates before warmup and decay."""
+        """All non-empty phases.  Alpha is the value at a phase's start; learning rates are without warmup and decay."""
         phases: list[Phase] = []
         start = 0
         levels = resolutions_between(self.first_resolution, self.final_resolution)
@@ -95,7 +95,7 @@ class Schedule:
         return tuple(phase.end - phase.start for phase in self.phases[:-1])
 
     def with_growth(self, images: Sequence[int]) -> "Schedule":
-        """A copy in which all phases but the last have the numbers of images in `images`, which have to be positive."""
+        """A copy in which phase i has `images[i]` (positive) images; the last phase has no entry in `images`."""
         levels = resolutions_between(self.first_resolution, self.final_resolution)
         stable = {level: value_at(self.stable_images, level) for level in levels}
         fade = {level: value_at(self.fade_images, level) for level in levels[1:]}

@@ -57,7 +57,7 @@ def new_table(title: str, first: str, *others: str) -> "Table":
 
 
 def three_digits(value: float) -> str:
-    """Format `value` with three significant digits; from 100, as a whole number; between -0.001 and 0.001, as 0."""
+    """Format `value`: |value| >= 100 as a whole number, |value| < 0.001 as 0, others with three significant digits."""
     return f"{value:,.0f}" if abs(value) >= 100 else "0" if abs(value) < 0.001 else f"{value:.3g}"
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PEER_LOST, EXIT_USER_ERROR, UserError
 from pggan.core.process import PARENT_VARIABLE, TASK_VARIABLE, environment, signal_handlers
 
-LOOPBACK = "127.0.0.1"  # Some containers can't resolve the name `localhost`.
+LOOPBACK = "127.0.0.1"  # used instead of the name `localhost`, which some containers can't resolve
 RENDEZVOUS_SECONDS = 300  # All ranks have to connect within 300 seconds.
 RANKS_VARIABLE = "PGGAN_RANKS"  # This environment variable holds the path of a folder that launcher and ranks share.
 IGNORED = "SIGURG"  # `relay` handles signals, so torchrun is told to handle only SIGURG, which nobody sends.
@@ -75,7 +75,7 @@ def launch(
             ended.write_text(str(EXIT_INTERRUPTED))
             reached = False
             for file in Path(folder).glob("pid-*"):
-                with suppress(ProcessLookupError, ValueError):  # A rank may have ended, or be writing its pid.
+                with suppress(ProcessLookupError, ValueError):  # A rank may have ended, or its file may still be empty.
                     os.kill(int(file.read_text()), number)
                     reached = True
             if not reached:
@@ -165,7 +165,7 @@ def meeting_place(endpoint: str) -> tuple[str, bool | None]:
             with socket.create_connection((host, int(port)), timeout=5) as way:
                 return way.getsockname()[0], False
         except OSError:
-            with suppress(OSError), socket.create_server((host, int(port))):  # Only the endpoint's machine can listen.
+            with suppress(OSError), socket.create_server((host, int(port))):  # works only on the endpoint's own machine
                 # At LOOPBACK, all launchers run on this machine.  With None, torchrun chooses one of them as the host.
                 return host, None if host == LOOPBACK else True
             if time.monotonic() > end:

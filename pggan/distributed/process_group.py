@@ -25,10 +25,10 @@ from pggan.core.devices import device_of_rank, synchronize
 from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, StepFailed, UserError
 from pggan.distributed.launch import RENDEZVOUS_SECONDS
 
-STEP_TIMEOUT = timedelta(minutes=30)  # Ranks wait long for gradients on slow networks, or while other ranks evaluate.
+STEP_TIMEOUT = timedelta(minutes=30)  # for gradients; long, because networks can be slow, and other ranks may evaluate
 CONTROL_TIMEOUT = timedelta(days=1)  # Ranks wait while one rank prepares the data, which can take hours.
 ROUND, POLL_SECONDS = "round", 0.1
-# A GPU hangs if a training step takes more than 300 seconds; evaluations and checkpoints are not part of a step.
+# A GPU counts as hung if a training step, without evaluations and checkpoints, takes more than 300 seconds.
 STALL_SECONDS = 300
 MAX_STEPS_IN_FLIGHT = 8  # At most this many steps are in the GPU's queue, because a checkpoint waits for all of them.
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class ProcessGroup:
     """The ranks of a run; each method that communicates has to be called on all ranks, in the same order."""
 
     def __init__(self, info: RankInfo, device: torch.device, control: Any, torch_group: Any = None) -> None:
-        """Torch's groups: `control` for CPU values (None: one rank), `torch_group` for gradients (None: default)."""
+        """`control`: torch's group for CPU values (None: one rank); `torch_group`: for gradients (None: default)."""
         self.rank, self.world_size = info.rank, info.world_size
         self.local_rank, self.local_world_size = info.local_rank, info.local_world_size
         self.device, self.is_main = device, info.rank == 0
@@ -197,7 +197,7 @@ class ProcessGroup:
                 self._step_events.popleft().synchronize()
 
     def end_if_stalled(self) -> None:
-        """Run in a thread: end this process if the GPU hangs, because collectives in CUDA graphs have no timeouts."""
+        """End this process if the GPU hangs, because collectives in CUDA graphs have no timeouts.  Runs in a thread."""
         newest, since = None, time.monotonic()
         while True:
             time.sleep(1)

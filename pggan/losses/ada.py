@@ -119,7 +119,7 @@ def sample(grid: Tensor, images: Tensor) -> Tensor:
 def sample_back(grid: Tensor, gradient: Tensor) -> Tensor:
     """The adjoint of `sample`: the gradient of the images, from the `gradient` of the sampled images."""
     backward, asked = torch.ops.aten.grid_sampler_2d_backward, [True, False]
-    found = backward(gradient, gradient, grid, BICUBIC, REFLECTION, False, asked)  # argument 2 gives only a shape
+    found = backward(gradient, gradient, grid, BICUBIC, REFLECTION, False, asked)  # argument 2 gives the images' shape
     return found[0]  # type: ignore[no-any-return]
 
 
@@ -130,7 +130,7 @@ def transform_colors(images: Tensor, parameters: Mapping[str, Tensor]) -> Tensor
     gray, contrast = colors.mean(1, keepdim=True), power_of_two(a["contrast"])
     result = contrast * (1 - 2 * a["invert"]) * (gray + a["brightness"])
     if colors.shape[1] == 3:
-        across = (colors.roll(1, 1) - colors.roll(-1, 1)) / sqrt(3)  # the cross product of colours and grey axis
+        across = (colors.roll(1, 1) - colors.roll(-1, 1)) / sqrt(3)  # cross product of colour and grey axis
         turned = a["hue"].cos() * (colors - gray) + a["hue"].sin() * across
         result = result + contrast * power_of_two(a["saturation"]) * turned
     return torch.cat([result, opacity], 1)

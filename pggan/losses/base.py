@@ -32,7 +32,7 @@ class Reals(NamedTuple):
         return Reals(*(None if part is None else part[indices] for part in self))  # type: ignore[arg-type]
 
 
-# A `Show` augments images [N, C, R, R].  The int is 0 (reals) or 1 (fakes) in D's update, 2 or 3 in G's update.
+# A `Show` augments images [N, C, R, R].  The int is 0 for reals, 1 for fakes; in G's update, it is 2 or 3.
 Show = Callable[[Tensor, int], Tensor]
 # A `Critic` is D at a fixed resolution and alpha.  It maps images [N, C, R, R] to scores [N] and class logits [N, L].
 # If D has P parts with separate losses, its scores are [N, P].
@@ -83,7 +83,7 @@ class GradientPenalty:
     def of_scores(self, images: Tensor, scores: Tensor, context: PenaltyContext) -> Tensor:
         """The differentiable penalty [N] for the gradient of `scores` [N] with respect to `images` [N, C, R, R]."""
         scale = context.scale
-        total = (scores if scale is None else scores * scale).sum()  # summed: `grad_outputs` would import sympy (slow)
+        total = (scores if scale is None else scores * scale).sum()  # summed, because `grad_outputs` imports slow sympy
         with switched(weight_gradients=False):
             (gradient,) = torch.autograd.grad(total, images, create_graph=True)
         return self.of(gradient if scale is None else to_float32(gradient) / scale, context.missing_levels)
@@ -104,7 +104,7 @@ class Loss(ABC):
     zero_is_boundary: ClassVar[bool] = False  # whether D's score is positive for real images, negative for fakes
     scores_are_log_odds: ClassVar[bool] = False  # whether score differences are log-odds
 
-    reg_interval: int = 1  # one penalty per n updates of D, n times as strong (lazy R1: Karras et al. 2020, app. B)
+    reg_interval: int = 1  # n: every n-th update of D has penalties, n times as strong (Karras et al. 2020, app. B)
 
     @abstractmethod
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
@@ -123,7 +123,7 @@ class Loss(ABC):
         return torch.sign(real_scores if self.zero_is_boundary else real_scores - fake_scores)
 
     def mean_sign(self, of_reals: float) -> float:
-        """The mean of `signs` for fake scores ~ N(-m, s^2) and real scores ~ N(m, s^2) with mean sign `of_reals`."""
+        """Convert the mean sign of real scores to the mean of `signs`, for reals ~ N(m, s^2) and fakes ~ N(-m, s^2)."""
         if self.zero_is_boundary:
             return of_reals
         normal = NormalDist()

@@ -1,6 +1,6 @@
 """Two other discriminators.  One sees images and their pretrained features, the other wraps a user's module.
 
-Shapes: N batch size, C channels, R resolution, S side of feature maps, L labels, F = C R^2 + projected features.
+Shapes: N batch size, C channels, R resolution, S side of feature maps, L labels, F = C R^2 + number of features.
 Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4.  The idea to keep a plain D
 besides the features is from Kumari et al., "Ensembling Off-the-shelf Models for GAN Training" (CVPR 2022).
 """
@@ -171,7 +171,7 @@ class OwnDiscriminator(ProgressiveNetwork):
     def forward(
         self, images: Tensor, resolution: int, alpha: float | Tensor = 1.0, sub_batches: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """Scores [N] and empty class logits [N, 0] of `images` [N, C, R, R].  The module gets each sub-batch alone."""
+        """Scores [N] and empty class logits [N, 0] of `images` [N, C, R, R].  Sub-batches are scored separately."""
         scores = torch.cat([self.module(part) for part in images.chunk(sub_batches)]).float()
         if scores.shape != images.shape[:1]:
             problem = f"The discriminator {self.architecture.discriminator} returned {[*scores.shape]}."

@@ -53,7 +53,7 @@ class Computing:
         self.options = ComputeOptions()
         self.prepared: dict[Key, Prepared] | None = None
         self.served = False  # whether layers use Triton, which then also makes the kernels
-        self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # kernels used so far, for the next `prepare_together`
+        self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # kernels for the next `prepare_together`
         self.plans: dict[Any, Plan] = {}
 
     def prepare_together(self, keys: Iterable[Key]) -> dict[Key, Prepared]:
@@ -211,7 +211,7 @@ class ProgressiveNetwork(nn.Module):
         self.architecture, self.levels, self.computing = architecture, architecture.resolutions, Computing()
 
     def index_weights(self) -> None:
-        """Give all layers the same `Computing`.  Store a tuple of all parameters, because `parameters()` is slow."""
+        """Let all layers share options and kernels.  Keep a tuple of all parameters, because `parameters()` is slow."""
         for layer in self.modules():
             if isinstance(layer, Equalized):
                 layer.computing = self.computing

@@ -41,7 +41,7 @@ class GeneratorStem(nn.Module):
     def __init__(self, inputs: int, width: int, stem: Stem) -> None:
         super().__init__()
         self.width, self.stem = width, stem
-        # The gain is He's gain / 4 (official code), because the paper's 4x4 convolution has 16 times the fan-in.
+        # The paper's 4x4 convolution has 16 times the fan-in, so the gain is He's gain / 4, as in the official code.
         self.dense = Equalized(width * 16, inputs, gain=HE_GAIN / 4)
         if stem is not Stem.unit_bias:
             self.dense.bias = nn.Parameter(torch.empty(width))  # one bias for all 4x4 pixels of a feature map

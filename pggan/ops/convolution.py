@@ -32,7 +32,7 @@ class Switches:
     reference = False  # whether forward passes use plain PyTorch operations, for comparisons
     # With `weight_gradients=False`, backward passes compute only gradients of images; `weight.grad` does not change.
     weight_gradients = True
-    image_gradients = True  # False for D's loss, which needs only gradients of weights
+    image_gradients = True  # whether to compute gradients of images; False in the backward pass of D's loss
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pggan.ops.convolution import Switches
 from pggan.ops.fused import EPSILON, LEAKY_SLOPE, Rows
 from pggan.ops.products import LinearMap
 
-# An activation takes x [N, C, …], a bias [C], and a function that returns memory for the bias's gradient, or None.
+# Arguments: x [N, C, …]; a bias [C] or None; None or a function that returns memory for the bias's gradient.
 Activation = Callable[[Tensor, Tensor | None, Rows | None], Tensor]
 
 

@@ -121,7 +121,7 @@ class PixelSums:
 
 
 def bias_act_backward(y: Tensor, gradient: Tensor, scale: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-    """Return x's gradient in `BiasAct` or, with `scale`, in `bias_act_norm_`.  Add the bias's gradient to `rows`."""
+    """Return the gradient of x for `BiasAct` or, with `scale`, `bias_act_norm_`.  Add the bias's gradient to `rows`."""
     gradient, y = dense(gradient), dense(y)
     result = torch.empty_like(gradient)
     pitch, most = (0, inf) if rows is None else (rows.stride(0), PROGRAMS)

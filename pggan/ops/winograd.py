@@ -1,8 +1,8 @@
 """3x3 convolutions with fewer multiplications: Winograd's F(4x4, 3x3), for wide layers on CPUs.
 
-Linear maps transform each tile of 6x6 pixels, and each 3x3 kernel, to 6x6 numbers in Winograd's domain, where a
-convolution is 36 matrix products: a quarter of the usual multiplications.  Another linear map transforms the products
-to 4x4 pixels of the result.  With fused nearest upsampling or box pooling, 25 of the 36 products suffice.
+Linear maps transform each tile of 6x6 pixels, and each 3x3 kernel, to 36 numbers in Winograd's domain.  There, a
+convolution is 36 matrix products, with a quarter of the usual multiplications.  Another linear map transforms the
+products to 4x4 pixels of the result.  With fused nearest upsampling or box pooling, 25 of the 36 products suffice.
 Shapes: N batch size, H height, W width, I input and O output feature maps, K numbers of the domain (36 or 25), T tiles.
 Source: Lavin and Gray 2016, section 4; the fused forms are ours.
 """

@@ -24,7 +24,7 @@ class BatchPartition:
     stddev_group: int
     elastic: bool
     configured_micro_batch_size: int | None  # largest number of images in a backward pass; None: no limit
-    most_chunks: int = 4  # with `elastic`, a batch has at most this many chunks, or more if micro-batches are limited
+    most_chunks: int = 4  # most chunks of a batch with `elastic`; a limit on micro-batches can require more
 
     def chunk_size(self, batch: int) -> int:
         """The number of images in a chunk, for a batch of `batch` images; the last chunk may have fewer."""
@@ -57,7 +57,7 @@ class BatchPartition:
         return max(len(replace(self, rank=rank).indices(batch)) for rank in range(self.world_size))
 
     def require_enough(self, batch: int) -> None:
-        """Raise UserError if ranks can't get whole groups of minibatch stddev and, without `elastic`, equally many."""
+        """Raise UserError unless ranks get whole groups of minibatch stddev and, without `elastic`, the same number."""
         unit = min(self.stddev_group, batch) * (1 if self.elastic else self.world_size)
         if batch % unit:
             problem = f"The batch does not divide into groups (batch {batch}, model.stddev_group={self.stddev_group})"

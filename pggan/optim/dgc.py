@@ -35,7 +35,7 @@ class DgcReducer(GradientReducer):
         self._state = state
         for trainable in (state.g, state.d):
             trainable.optimizer = Descent(trainable.network.weights)
-        self._compressors: dict[str, Compressor] = {}  # {network, g or d: its compressor}
+        self._compressors: dict[str, Compressor] = {}  # {"g" or "d": compressor for this network}
         self._share = 1.0
 
     def begin_step(self, phase: Phase, images: int) -> None:

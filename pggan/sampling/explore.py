@@ -101,7 +101,7 @@ def page_files(
     else:
         sliders = principal_directions(generator.network, DIRECTIONS, generator.settings().label)
     path = Path(run).absolute()
-    name = path.parent.name if path.suffix else path.name  # for a generator file, the page shows its directory's name
+    name = path.parent.name if path.suffix else path.name  # for a generator file, the name of the file's directory
     facts = ("latent_size", "num_classes", "resolution", "alpha", "images")
     levels = [resolution for resolution in generator.resolutions if resolution <= generator.resolution]
     model = {fact: getattr(generator, fact) for fact in facts} | {"resolutions": levels, "name": name} | about
@@ -137,7 +137,7 @@ class Server(ThreadingHTTPServer):
     def film(self, latents: Tensor, query: dict[str, str]) -> bytes:
         """Return a film's bytes, with one frame for each of `latents` [N, Z]; raises UserError for an invalid `query`.
 
-        Small frames are drawn at full resolution and shrunk, because the lower to-RGB layers are no longer trained.
+        Small frames are drawn large and shrunk, because the to-RGB layers of lower resolutions are no longer trained.
         """
         kind, fps, side = query["kind"], int(query["fps"]), int(query["resolution"])
         if kind not in ANIMATED or not 1 <= fps <= 120 or side not in self.generator.resolutions:

@@ -99,7 +99,7 @@ def sheet(images: Iterable[Pixels], columns: int, zoom: int, captions: Sequence[
 
 
 def sheet_zoom(resolution: int, columns: int) -> int:
-    """Return the largest zoom >= 1 that keeps images within MIN_TILE and the sheet within WIDEST pixels of width."""
+    """Return the largest zoom >= 1 with images up to MIN_TILE pixels wide, and a sheet up to WIDEST pixels wide."""
     return max(min(MIN_TILE, WIDEST // columns) // resolution, 1)
 
 

@@ -14,7 +14,7 @@ from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Generator
 from pggan.sampling.images import Pixels, to_bytes
 
-DRAWN_AHEAD = 16  # Images are drawn in chunks of this many per CPU thread, so that threads rarely wait.
+DRAWN_AHEAD = 16  # Images are drawn in chunks of this many images per CPU thread, so that threads rarely wait.
 PARALLEL_SIDE = 128  # Images of up to this side in pixels are drawn by one thread each, larger images by all threads.
 
 

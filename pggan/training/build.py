@@ -41,7 +41,7 @@ class TrainerSettings:
     cuda_graphs: bool = True
 
     def partition(self, stddev_group: int, batches: Iterable[int], world_size: int, rank: int = 0) -> BatchPartition:
-        """Build this rank's partition of batches; raises UserError if a batch can't be divided among ranks."""
+        """Build the `BatchPartition` of `rank`; raises UserError if one of `batches` can't be divided among ranks."""
         size, chunks = self.micro_batch_size, self.elastic_chunks
         partition = BatchPartition(rank, world_size, stddev_group, self.elastic, size, chunks)
         for batch in batches:

@@ -46,7 +46,7 @@ def d_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
     """The terms of D's loss for the reals of `inputs` and for `fakes` [N, C, R, R].
 
     With pretrained features, a gradient penalty treats augmented images and their features as two separate inputs of
-    D, so the penalty is not backpropagated through the pretrained network.
+    D.  So the penalty is not backpropagated through the pretrained network.
     """
     d: Any = state.d.network
     spec, reals = inputs.spec, inputs.reals

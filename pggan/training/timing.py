@@ -56,7 +56,7 @@ class Speed(NamedTuple):
         return cls(step, level, share * products, copies / 2)  # float32 moves twice the bytes of 16 bits
 
     def seconds(self, architecture: Architecture, resolution: int, batch: int, reg_interval: int) -> float:
-        """The expected seconds of a step, averaged over steps with and without penalties; `batch` 0: the fixed part."""
+        """The expected mean seconds of steps with and without penalties; with `batch` 0, the cost of an empty batch."""
         passes, found, before = batch * (UPDATE_PASSES + PENALTY_PASSES / reg_interval), self.step_seconds, 0
         for level in resolutions_between(MIN_RESOLUTION, resolution):
             width, total = architecture.width(level), architecture.multiply_adds(level)
@@ -136,11 +136,11 @@ class StepTimes:
         return f"{room}: {needed / 2**30:.0f} GiB, and {1 - time:.0%} less time per image (predicted)."
 
     def measured(self, phases: Sequence[Phase], seconds: float) -> dict[int, float]:
-        """Time steps of `phases` (local batches) for at most `seconds`; returns {resolution: timed / expected time}."""
+        """Time steps of `phases` (one rank's batches) for up to `seconds`; returns {resolution: timed / expected}."""
         began, ratios, trainer = time.perf_counter(), dict[int, float](), None
         alone = ProcessGroup.single_process(self.device)
         kinds = min(self.reg_interval, 2)
-        for phase in [phases[0], *reversed(phases[1:])]:  # The cheap first phase shows which others fit into `seconds`.
+        for phase in [phases[0], *reversed(phases[1:])]:  # The first phase is cheap, and predicts the others' time.
             expected = self.expected(phase.resolution, phase.batch)
             needed = kinds * (WARMUP[self.device.type] + STEPS) * expected * nearest(ratios, phase.resolution)
             if time.perf_counter() - began + needed <= seconds:
@@ -168,7 +168,7 @@ class StepTimes:
 
 
 def nearest(ratios: Mapping[int, float], resolution: int) -> float:
-    """The ratio for the resolution in `ratios` that is nearest to `resolution`; 1 if `ratios` is empty."""
+    """The ratio at the resolution nearest to `resolution`; 1 if `ratios` {resolution: ratio} is empty."""
     known = min(ratios, key=lambda one: abs(one.bit_length() - resolution.bit_length()), default=None)
     return 1.0 if known is None else ratios[known]
 
