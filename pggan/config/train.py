@@ -305,7 +305,7 @@ class TrainConfig:
 
 
 def gamma_by_rule(resolution: int, batch: int, least: float = 1.0) -> float:
-    """R1's gamma as in StyleGAN2-ADA's cfg=auto, but at least `least`, which is better up to 64x64 (docs/lab.md)."""
+    """R1's gamma as in StyleGAN2-ADA, but at least `least`: smaller values were worse up to 64x64 (docs/lab.md)."""
     return float(f"{max(0.0002 * resolution**2 / batch, least):.2g}")
 
 

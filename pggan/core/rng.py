@@ -1,4 +1,4 @@
-"""Random numbers that depend only on a seed, a purpose and a count, so that checkpoints need no random state."""
+"""Random numbers that depend only on a seed, a purpose and a count; so checkpoints store no random state."""
 
 from dataclasses import dataclass
 from hashlib import blake2b

@@ -130,7 +130,7 @@ def transform_colors(images: Tensor, parameters: Mapping[str, Tensor]) -> Tensor
     gray, contrast = colors.mean(1, keepdim=True), power_of_two(a["contrast"])
     result = contrast * (1 - 2 * a["invert"]) * (gray + a["brightness"])
     if colors.shape[1] == 3:
-        across = (colors.roll(1, 1) - colors.roll(-1, 1)) / sqrt(3)  # cross product of colour and grey axis
+        across = (colors.roll(1, 1) - colors.roll(-1, 1)) / sqrt(3)  # cross product of colours with grey axis
         turned = a["hue"].cos() * (colors - gray) + a["hue"].sin() * across
         result = result + contrast * power_of_two(a["saturation"]) * turned
     return torch.cat([result, opacity], 1)

@@ -32,7 +32,7 @@ class Reals(NamedTuple):
         return Reals(*(None if part is None else part[indices] for part in self))  # type: ignore[arg-type]
 
 
-# A `Show` augments images [N, C, R, R].  The int is 0 for reals, 1 for fakes; in G's update, it is 2 or 3.
+# A `Show` augments images [N, C, R, R].  The int is 0 (reals) or 1 (fakes) for D, 2 (reals) or 3 (fakes) for G.
 Show = Callable[[Tensor, int], Tensor]
 # A `Critic` is D at a fixed resolution and alpha.  It maps images [N, C, R, R] to scores [N] and class logits [N, L].
 # If D has P parts with separate losses, its scores are [N, P].

@@ -29,7 +29,7 @@ from pggan.networks.networks import Discriminator
 from pggan.ops.elementwise import activate, to_float32, upsample
 
 WIDTH = 64  # number of projected feature maps at each scale; the paper's code has 64 only at the finest scale
-COARSE = 4  # for images with side SMALLEST, D's heads reduce feature maps to at most this side in pixels
+COARSE = 4  # D's heads reduce the features of 64x64 images (SMALLEST) to maps of at most 4x4 pixels
 # In G's update, this number multiplies the gradient that images get from D's heads on pretrained features.
 # Without this factor, untrained heads would give images 15 to 34 times the gradient that the plain D gives.
 HEADS_GRADIENT = 1 / 16

@@ -19,8 +19,8 @@ from pggan.training.build import TrainerSettings, build_trainer
 from pggan.training.trainer import Trainer
 
 EMA_DECAY = 0.999
-MAX_SECONDS = 5.0  # On a CPU, `of_phases` times steps for at most 5 seconds, unless `seconds` is given.
-MAX_SHARE = 0.01  # On a CPU, `of_phases` times steps for at most 1 % of the expected training time.
+MAX_SECONDS = 5.0  # On a CPU, `of_phases` measures steps for at most 5 seconds, unless `seconds` is given.
+MAX_SHARE = 0.01  # On a CPU, `of_phases` measures steps for at most 1 % of the expected training time.
 STEPS = 3  # A step time is the median of 3 timed steps.
 WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # Number of untimed first steps; on CUDA, some of them capture CUDA graphs.
 
@@ -56,7 +56,7 @@ class Speed(NamedTuple):
         return cls(step, level, share * products, copies / 2)  # float32 moves twice the bytes of 16 bits
 
     def seconds(self, architecture: Architecture, resolution: int, batch: int, reg_interval: int) -> float:
-        """The expected mean seconds of steps with and without penalties; with `batch` 0, the cost of an empty batch."""
+        """The expected seconds of a step, averaged over steps with and without penalties.  `batch` 0: fixed costs."""
         passes, found, before = batch * (UPDATE_PASSES + PENALTY_PASSES / reg_interval), self.step_seconds, 0
         for level in resolutions_between(MIN_RESOLUTION, resolution):
             width, total = architecture.width(level), architecture.multiply_adds(level)
@@ -136,7 +136,7 @@ class StepTimes:
         return f"{room}: {needed / 2**30:.0f} GiB, and {1 - time:.0%} less time per image (predicted)."
 
     def measured(self, phases: Sequence[Phase], seconds: float) -> dict[int, float]:
-        """Time steps of `phases` (one rank's batches) for up to `seconds`; returns {resolution: timed / expected}."""
+        """Measure steps of one rank in `phases` for up to `seconds`; returns {resolution: measured / expected time}."""
         began, ratios, trainer = time.perf_counter(), dict[int, float](), None
         alone = ProcessGroup.single_process(self.device)
         kinds = min(self.reg_interval, 2)
@@ -151,14 +151,14 @@ class StepTimes:
     def of_phases(
         self, schedule: Schedule, local_batch: Callable[[int], int] = int, images: int = 0, seconds: float | None = None
     ) -> PhaseTimes:
-        """Estimate the seconds per image in each phase.  Time only phases that end after image count `images`.
+        """Estimate the seconds per image in each phase.  Measure only phases that end after `images` images.
 
         `local_batch` maps a batch size to the batch size of one rank.  `seconds` limits the time of all measurements.
         """
         phases = [replace(phase, batch=local_batch(phase.batch)) for phase in schedule.phases]
         steps = [self.expected(phase.resolution, phase.batch) for phase in phases]
         expected = tuple(step / phase.batch for step, phase in zip(steps, schedule.phases, strict=True))
-        if seconds is None:  # On a GPU, steps are not timed, because the first steps are slow.
+        if seconds is None:  # On a GPU, steps are not measured, because the first steps are slow.
             whole = PhaseTimes(expected, frozenset()).seconds(schedule, images, schedule.total)
             seconds = min(MAX_SECONDS, MAX_SHARE * whole) if self.device.type == "cpu" else 0.0
         left = {phase.resolution: phase for phase in phases if phase.end > images}

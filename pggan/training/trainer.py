@@ -39,7 +39,7 @@ class Trainer:
     capture: bool = False  # whether steps run as CUDA graphs
 
     def __post_init__(self) -> None:
-        self.taken: Counter[StepSpec] = Counter()  # how many steps with equal `StepSpec` this phase has had
+        self.taken: Counter[StepSpec] = Counter()  # {StepSpec: number of such steps in this phase}
         self.captured: dict[StepSpec, CapturedStep] = {}
         self.pool: Any = None  # CUDA graphs run in turns, so they share this memory pool; PyTorch drops an unused pool.
 
