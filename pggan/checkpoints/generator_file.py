@@ -124,7 +124,7 @@ def generator_path(run: str, key: str = "run") -> Path:
 
 
 def read_generator_header(path: Path) -> dict[str, Any]:
-    """Read and check a generator file's header; `with refusing_generators` turns its errors into UserError."""
+    """Read and check a generator file's header.  In a `refusing_generators` block, errors become UserErrors."""
     if not path.is_file():
         raise ValueError("the path is not a regular file")
     with safe_open(path, "np") as file:
@@ -144,7 +144,7 @@ def architecture_in(about: dict[str, Any]) -> Architecture:
 
 
 def stated_in(about: dict[str, Any]) -> dict[str, Any]:
-    """Return those entries of a header that state the weights' licence and the origin of the training images."""
+    """Return the header's entries about the licence of the weights and the origin of the training images."""
     return {name: about[name] for name in PROVENANCE if about.get(name) is not None}
 
 

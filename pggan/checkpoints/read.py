@@ -32,7 +32,7 @@ NETWORKS = ("generator", "discriminator", "generator_ema")
 COMPONENTS = (*NETWORKS, "optimizer_g", "optimizer_d", "grad_scaler")
 NEWEST, BEST = "newest", "best"  # values of checkpoint=
 CONFIG_FILE = "config.yaml"  # every run directory has this file, so it identifies a run
-OUTPUTS = Path("outputs")  # run directories are here by default
+OUTPUTS = Path("outputs")  # run directories are in this folder by default
 EVENTS = "events.out.tfevents.*"  # TensorBoard reads these files in a run directory
 FILE_NAME = r"[a-z_]+\.safetensors"  # no slash is allowed, so that a file name can't lead to another directory
 

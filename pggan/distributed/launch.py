@@ -75,7 +75,7 @@ def launch(
             ended.write_text(str(EXIT_INTERRUPTED))
             reached = False
             for file in Path(folder).glob("pid-*"):
-                with suppress(ProcessLookupError, ValueError):  # A rank may have ended, or its file may still be empty.
+                with suppress(ProcessLookupError, ValueError):  # A rank may have ended, or its pid file may be empty.
                     os.kill(int(file.read_text()), number)
                     reached = True
             if not reached:
@@ -165,7 +165,7 @@ def meeting_place(endpoint: str) -> tuple[str, bool | None]:
             with socket.create_connection((host, int(port)), timeout=5) as way:
                 return way.getsockname()[0], False
         except OSError:
-            with suppress(OSError), socket.create_server((host, int(port))):  # works only on the endpoint's own machine
+            with suppress(OSError), socket.create_server((host, int(port))):  # Only the machine of `host` can listen.
                 # At LOOPBACK, all launchers run on this machine.  With None, torchrun chooses one of them as the host.
                 return host, None if host == LOOPBACK else True
             if time.monotonic() > end:
@@ -175,7 +175,7 @@ def meeting_place(endpoint: str) -> tuple[str, bool | None]:
 
 @contextmanager
 def killed_if_stopped(timeout: float) -> Iterator[None]:
-    """Start a second process, which kills this one if SIGSTOP stops it for `timeout` seconds in the `with` block."""
+    """In the `with` block, a second process kills this process if SIGSTOP stops this process for `timeout` seconds."""
     command = [sys.executable, "-IS", "-c", GUARD, str(os.getpid()), str(timeout)]
     guard = Popen(command, stdin=PIPE, start_new_session=True)  # noqa: S603 - runs this Python
     assert guard.stdin is not None, "stdin is a pipe"

@@ -89,7 +89,7 @@ def power_of_two(exponents: Tensor) -> Tensor:
 
 
 def sampling_matrix(parameters: Mapping[str, Tensor], side: int) -> Tensor:
-    """The affine maps [N, 2, 3] from coordinates in augmented images to those in original images, all in [-1, 1]."""
+    """The affine maps [N, 2, 3] from points of augmented images to points of original images, all in [-1, 1]."""
     a = parameters
     shape = rotation(a["angle_before"]) * power_of_two(torch.stack([a["stretch"], -a["stretch"]], 1))[:, None]
     shape = product(shape, rotation(a["angle_after"])) * power_of_two(a["scale"])[:, None, None]
@@ -158,7 +158,7 @@ class AdaptiveP:
 
     def follow(self, sign: Tensor, batch: int) -> Tensor:
         """Record the mean `sign` of D's scores of a batch, change p every INTERVAL calls, and return p."""
-        known = sign.isfinite()  # infinite or NaN scores do not count, because the trainer skips their update of D
+        known = sign.isfinite()  # infinite or NaN scores do not count, because the trainer skips this update of D
         self.signs.add_(torch.where(known, sign * batch, 0))
         self.images.add_(known * batch)
         self.updates.add_(1)

@@ -33,7 +33,7 @@ class Transform(NamedTuple):
     columns: int
     height: int
     width: int
-    k: int  # pixels per pack (`packed.py`) of the smaller one of input and output image; 1 without packs
+    k: int  # pixels per pack (`packed.py`) of the smaller image (input or output); 1 without packs
     pixels: int  # pixels per pack of the larger image; 1 without packs
     stride: int
     copies: int

@@ -32,7 +32,7 @@ def prefers_onednn() -> bool:
 
 @cache
 def prefers_onednn_for_batches() -> bool:
-    """Whether oneDNN is faster than MKL even for batched products, which take one call of oneDNN per matrix."""
+    """Whether oneDNN is faster than MKL even for batched products, for which oneDNN needs one call per matrix."""
     facts = processor_facts()
     in_two_steps = facts["vendor_id"] == AMD and int(facts["cpu family"] or 0) < ZEN_5
     return prefers_onednn() and not in_two_steps

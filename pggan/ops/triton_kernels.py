@@ -274,7 +274,7 @@ def _copies(source, row_places, column_places, y, x, copies, shift, taps, step, 
 def _packed_copies(source, r, c, y, pack, k, pixels, stride, rows, columns, row_step, column_step, copies, taps, step):
     """Return one tile of a packed kernel (see `_copies`); elements of the tile may belong to different taps."""
     # At pixel a of the smaller image (input or output), tap x reads pixel a * stride + x - 1 of the larger image.
-    # The pixels of both images are counted from the start of the middle one of the three packs.
+    # The pixels of both images are counted from the start of the middle pack of three.
     x = (1 - r // rows * stride)[:, None] + ((pack - 1) * pixels + c // columns)[None, :]
     inside = (r < k * rows)[:, None] & (c < pixels * columns)[None, :]
     source += (r % rows * row_step)[:, None] + (c % columns * column_step)[None, :]
@@ -331,7 +331,7 @@ def gradients(table, factors, owners, parts, result, uses, BLOCK: tl.constexpr):
         for down in range(copies):
             for right in range(copies):
                 y, x = tap // taps + down - shift, tap % taps + right - shift
-                pixel = number % k * stride + x - 1 + pixels  # 0 is the first pixel of the pack on the left
+                pixel = number % k * stride + x - 1 + pixels  # pixel 0 is the first pixel of the left pack
                 if (y >= 0) & (y < height) & (pixel >= 0) & (pixel < width * pixels):
                     at = parts + number * rows * row_size + (y * width * pixels + pixel) * columns
                     value += tl.load(at + places, mask=inside, other=0.0).to(tl.float32)

@@ -64,7 +64,7 @@ class GradientReducer:
         return lambda: sums
 
     def extra_state(self) -> StateDicts:
-        """The reducer's own tensors for a checkpoint on rank 0; {} on other ranks.  All ranks must call this."""
+        """The reducer's own tensors for a checkpoint on rank 0; {} on other ranks.  All ranks must call this method."""
         return {}
 
     def load_extra_state(self, saved: dict[str, Tensor]) -> None:

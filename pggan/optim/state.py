@@ -27,7 +27,7 @@ class Trainable:
     """A network, its optimizer, and its loss scale."""
 
     def __init__(self, name: str, network: ProgressiveNetwork, *, half: bool) -> None:
-        """`name` is G or D.  With `half`, losses are scaled, because training in float16 needs this."""
+        """`name` is G or D.  With `half`, losses are scaled for training in float16."""
         device = network.weights[0].device
         self.name, self.network, self.optimizer = name, network, Adam(network.weights)
         self.adaptive_p: AdaptiveP | None = None  # ADA's augmentation probability; None for G and without ADA

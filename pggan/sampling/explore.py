@@ -90,7 +90,7 @@ def directions_file(run: str, given: str | None) -> Path | None:
 def page_files(
     generator: TrainedGenerator, run: str, directions: str | None, about: dict[str, Any], mark: str | None = None
 ) -> dict[str, bytes]:
-    """Return the web page's files, bytes by file name; raises UserError if the directions do not fit the generator.
+    """Return the web page's files {name: bytes}; raises UserError if the directions do not fit the generator.
 
     Args: run: the user's run=; directions: a file of directions for the sliders (default: `directions_file` if it
     exists, else principal directions); about: settings for the page's script; mark: metadata for saved pictures.

@@ -59,7 +59,7 @@ def render_each(
                 for some in torch.split(latents, DRAWN_AHEAD * threads):
                     yield from pool.map(draw_one, some)
         finally:
-            torch.set_num_threads(threads)  # The pool's set_num_threads(1) would affect later threads, too.
+            torch.set_num_threads(threads)  # The pool's set_num_threads(1) also affects later threads.
 
 
 @torch.no_grad()

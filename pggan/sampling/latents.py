@@ -181,7 +181,7 @@ def load_about(path: str | Path) -> dict[str, Any]:
 
 
 def load_direction(given: str, size: int) -> Tensor:
-    """Read one direction [Z] from `given`: FILE:NUMBER, or FILE for number 1; raises UserError if there is none."""
+    """Read one direction [Z] from `given`: FILE:NUMBER, or FILE for direction 1; raises UserError if there is none."""
     path, _, number = (given, "", "1") if Path(given).is_file() else given.rpartition(":")
     directions = load_vectors("directions", path or given, size)
     possible = number.isdecimal() and 1 <= int(number) <= len(directions)

@@ -22,7 +22,7 @@ EMA_DECAY = 0.999
 MAX_SECONDS = 5.0  # On a CPU, `of_phases` measures steps for at most 5 seconds, unless `seconds` is given.
 MAX_SHARE = 0.01  # On a CPU, `of_phases` measures steps for at most 1 % of the expected training time.
 STEPS = 3  # A step time is the median of 3 timed steps.
-WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # Number of untimed first steps; on CUDA, some of them capture CUDA graphs.
+WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # Number of first steps to ignore; on CUDA, some capture CUDA graphs.
 
 # A training step costs as much as 12 forward passes of G, and a gradient penalty as much as 6.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6

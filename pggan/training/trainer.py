@@ -61,7 +61,7 @@ class Trainer:
         return metrics
 
     def draw_inputs(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> StepInputs:
-        """Draw equal random numbers for the whole batch on all ranks, and keep only those for this rank's images."""
+        """Draw the same random numbers for the whole batch on all ranks; keep only those for this rank's images."""
         count, latent_size = phase.batch, self.state.g_ema.architecture.latent_size
         due = self.loss.penalties() if rng.images // count % self.loss.reg_interval == 0 else ()
         spec = StepSpec(self.loss, due, self.options, phase.resolution, phase.missing_levels, phase.fading, phase.batch)
