@@ -76,8 +76,10 @@ def run(config: ExportConfig) -> int:
     settings = given.settings(resolution=config.resolution, alpha=config.alpha)
     generator = TrainedGenerator(replace(given.loaded, resolution=settings.resolution, alpha=float(settings.alpha)))
     what = f"{out}: {generator.resolution}x{generator.resolution}, alpha {generator.alpha:g}"
-    if config.format in ("safetensors", "onnx"):
-        check_output(config.out, (f".{config.format}",)).parent.mkdir(parents=True, exist_ok=True)
+    is_file = config.format in ("safetensors", "onnx")
+    check_output(config.out, (f".{config.format}",) if is_file else ())
+    if is_file:
+        out.parent.mkdir(parents=True, exist_ok=True)
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"out={out} exists.", "Name a new or empty directory, or first remove what is there.")
     match config.format:
