@@ -105,16 +105,18 @@ def base_of_growth(run: str, overrides: Sequence[str]) -> list[str]:
 
 def base_of_transfer(path: str) -> list[str]:
     """Return Hydra overrides that give a new run the networks of `path`, a run, checkpoint or generator file."""
+    from pggan.networks.efficientnet_lite0 import is_installed  # imported late, because it imports torch
+
     with refusing_generators(file := generator_path(path, "init_from")):
         header = read_generator_header(file)
     side = header["resolution"] if header["alpha"] == 1 else header["resolution"] // 2
     found = [f"schedule.first_resolution={side}", f"schedule.final_resolution={side}"]
-    networks = asdict(Architecture.from_plain(header["architecture"]))
-    if networks["features"] is None:  # no override, so that the new run can choose pretrained features for D
+    stored = asdict(Architecture.from_plain(header["architecture"]))
+    networks = {name: value for name, value in stored.items() if name in ModelConfig.__annotations__}
+    if networks["features"] is None or not is_installed():  # then hours= decides about pretrained features for D
         del networks["features"], networks["features_from"]
     else:
         networks["features"] = networks["features"].split("@")[0]
-    networks = {name: value for name, value in networks.items() if name in ModelConfig.__annotations__}
     return [*found, *(f"model.{name}={as_hydra_reads_it(value)}" for name, value in networks.items())]
 
 
