@@ -233,9 +233,10 @@ class Recipe:
 
     def final_images(self, side: int) -> int:
         """The least number of images at `side`; `side` is the final resolution only if there is time for them."""
-        if self.grows:  # training begins with trained weights, so as many images as in the fade to `side` suffice
-            is_trained = side <= self.config.schedule.first_resolution and not self.transfers
-            return 0 if is_trained else FADE[max(side, 8)]
+        if self.grows:
+            fade = FADE[max(side, 8)]
+            trained = fade // 2 if self.transfers else 0  # trained weights need training only for other images
+            return trained if side <= self.config.schedule.first_resolution else fade
         return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]
 
     def lengths(self) -> tuple[PerResolution, PerResolution]:
