@@ -19,7 +19,6 @@ PEAK = "_max"  # the maximum of a metric gets this suffix, as in D/gradient_norm
 SPIKE_FACTOR = 100  # a gradient norm above 100 times its median raises an alarm; spikes at new resolutions are smaller
 # An alarm comes if the mean sign of D's scores of reals exceeds 0.8: D then gives 9 of 10 reals a positive score.
 # ADA aims at a mean sign of 0.6 (Karras et al. 2020, section 3); runs of the recipe avatars_32 stay below 0.67.
-# Relativistic losses have another limit for the alarm, which `Loss.mean_sign` computes from MAX_SIGN.
 MAX_SIGN, RECENT_TICKS = 0.8, 12
 REALS_SIGN = "health/reals_sign"
 REMEDIES = {

@@ -76,8 +76,7 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
             holder = file.read() or "another process"
             raise UserError(f"run_dir={run_dir} is in use by {holder}.", remedy)
         file.truncate(0)
-        started = time.strftime("%Y-%m-%d %H:%M:%S")
-        file.write(f"process {os.getpid()} on {socket.gethostname()}, started {started}")
+        file.write(f"process {os.getpid()} on {socket.gethostname()}, started {time.strftime('%Y-%m-%d %H:%M:%S')}")
         file.flush()
         try:
             yield
