@@ -57,13 +57,15 @@ def run(config: PrepareConfig) -> int:
     levels, classes = f"4x4 to {pyramid.resolution}x{pyramid.resolution}", len(pyramid.class_names or ())
     about = f"{levels}, images: {pyramid.images}, channels: {pyramid.channels}"
     print(f"{pyramid.path}: {about}{f', classes: {classes}' * bool(classes)}")
+    words = [*["data.labels=true"] * bool(classes), "hours=2"]
     if options.crop == "faces":
         print(f"{pyramid.path / SHEET_FILE} shows the faces.")
+        words += ["init_from=pretrained:portraits64"] * (pyramid.resolution >= 64)  # better faces in the same time
     if source.table is not None and not classes:
         print(f"The source has a table {source.table.name}. Set labels=true to use its labels.")
     places, run_dir = {"data.path": pyramid.path}, Path("outputs", pyramid.path.name)
     places |= {} if run_dir.exists() else {"run_dir": run_dir}  # a new training can't use another run's folder
-    print(next_command("train", *["data.labels=true"] * bool(classes), "hours=2", **places))
+    print(next_command("train", *words, **places))
     return 0
 
 
