@@ -69,7 +69,7 @@ docs: setup  ## Build the documentation as a site, in site/.
 	@echo "The site is the folder site/. To read and search it, serve it, and open http://127.0.0.1:8000:"
 	@echo "$(BIN)/python -m http.server --bind 127.0.0.1 --directory site"
 
-gpu:  ## Measure on a GPU what only a GPU can show, in ten minutes; with PYTHON=python3 if PyTorch is installed there.
+gpu:  ## Measure on a GPU what only a GPU can show, in nine minutes; with PYTHON=python3 if PyTorch is installed there.
 	@if reason=$$($(PYTHON) -c "import benchmarks.first_gpu, pggan.run.train" 2>&1); then \
 		$(PYTHON) -m benchmarks.first_gpu $(OPTIONS); \
 	else \
