@@ -142,7 +142,7 @@ class Recipe:
         # At 64x64 with pretrained features, 39 of 64 faces have no defect with gamma 12, and 24 with gamma 4.
         # Without the features, KID (x 1000) of portraits is 83 with gamma 4, and 97 with gamma 12.
         # At 32x32, KID (x 1000, Inception) of portraits is 2.6 with gamma 1, and 6.2 with gamma 3.
-        at_64 = 12.0 if self.sizes.features else 4.0
+        at_64 = 12.0 if self.sizes.features else 4.0  # also 4 with features that init_from= or the user has set
         least = at_64 if photos and side == FEATURES_FROM and loss == "logistic" else 1.0
         gamma = gamma_by_rule(side, batch, least)
         gamma_by = f"0.0002 x {side}^2 / {batch}, at least {least:g}, because smaller values were worse"
