@@ -21,7 +21,7 @@ REFUSED = {
     "seed": "with another seed the order of images changes, so some images come twice in this epoch",
     "loss.name": "with another loss the discriminator's scores have another meaning",
     "data": "the data set is not the one that the checkpoint was trained on",
-    "schedule": "the new schedule has another resolution or alpha at the checkpoint's number of images shown",
+    "schedule": "the checkpoint's networks have another resolution or alpha than the new schedule has at this point",
 }
 
 # {tensor name: the tensor's axis whose length depends on the number of classes}

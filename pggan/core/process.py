@@ -57,7 +57,7 @@ def set_library_defaults() -> None:
 
 @contextmanager
 def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """In the `with` block, SIGNALS call `handler`.  After the block, received signals also call their earlier handlers.
+    """In the `with` block, SIGNALS call `handler`.  Signals received there call their earlier handlers after the block.
 
     For example, the earlier handler of a job launcher requeues the job after training has saved a checkpoint.
     """

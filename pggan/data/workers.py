@@ -53,7 +53,7 @@ class Workers(AbstractContextManager["Workers"]):
         except BrokenProcessPool as error:
             raise UserError(
                 "A worker process was killed, most often because memory ran out.",
-                "Free some memory, or use fewer workers: `pggan prepare` with a smaller num_workers=.",
+                "Free some memory, or run `pggan prepare` with a smaller num_workers= (fewer workers).",
             ) from error
 
 

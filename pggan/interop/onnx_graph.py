@@ -195,7 +195,7 @@ def largest_difference(
 ) -> float:
     """Return the largest difference between pixels of the graph `exported` and of the network.
 
-    Raises ArithmeticError if the difference exceeds both TOLERANCE and ROUNDINGS times the network's rounding error.
+    Raises ArithmeticError if it exceeds TOLERANCE, and also exceeds ROUNDINGS times the network's rounding error.
     """
     differences, allowed, exact = [], TOLERANCE, deepcopy(network).double()
     for count in BATCHES:

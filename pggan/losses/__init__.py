@@ -95,7 +95,7 @@ def build_loss(options: Mapping[str, Any]) -> Loss:
 
 @contextmanager
 def own_loss(loss: object) -> Iterator[None]:
-    """Inside the `with` block, `build_loss` returns `loss` for loss=object; raises UserError for a bad loss."""
+    """In the `with` block, the setting loss=object means this `loss`.  Raises UserError for a bad `loss`."""
     if not isinstance(loss, Loss):
         problem, names = f"loss={loss!r} is no loss.", ", ".join(LOSSES.keys() - {"object"})
         raise UserError(problem, f"Pass an instance of a subclass of pggan.Loss, or the override 'loss=NAME': {names}.")

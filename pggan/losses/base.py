@@ -83,7 +83,7 @@ class GradientPenalty:
     def of_scores(self, images: Tensor, scores: Tensor, context: PenaltyContext) -> Tensor:
         """The differentiable penalty [N] for the gradient of `scores` [N] with respect to `images` [N, C, R, R]."""
         scale = context.scale
-        total = (scores if scale is None else scores * scale).sum()  # summed, because `grad_outputs` imports slow sympy
+        total = (scores if scale is None else scores * scale).sum()  # a scalar, as `grad_outputs` imports slow sympy
         with switched(weight_gradients=False):
             (gradient,) = torch.autograd.grad(total, images, create_graph=True)
         return self.of(gradient if scale is None else to_float32(gradient) / scale, context.missing_levels)

@@ -139,7 +139,7 @@ REFERENCE = Algorithm(plain_convolve, prepare=lambda kernel, rescaling, scale: k
 TORCH = Algorithm(torch_convolve)
 DIRECT = Algorithm(torch_convolve, torch_grad_input, torch_grad_weight)
 POINTWISE = Algorithm(torch_convolve, torch_grad_input, partial(torch_grad_weight, side=1))
-RGB = Algorithm(torch_convolve)  # only a placeholder: the Triton kernels of `rgb.py` compute these layers of images
+RGB = Algorithm(torch_convolve)  # never called: the Triton kernels in `rgb.py` compute the convolutions from and to RGB
 DENSE = Algorithm(products.dense, products.dense_grad_input, products.dense_grad_weight)
 IM2COL = Algorithm(products.convolve, products.grad_input, products.grad_weight)
 PACKED = Algorithm(packed.convolve, packed.grad_input, packed.grad_weight, pack_kernel, only_scales=False)

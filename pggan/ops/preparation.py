@@ -75,7 +75,7 @@ def transform_of(
 
 
 def map_of_ones(weight: Tensor, scale: float) -> Transform:
-    """Return the `Transform` from a weight to [O, 4, 4, 1]: the last input map, convolved with a 4x4 map of ones."""
+    """Return the `Transform` that convolves a 4x4 map of ones with the last input map's kernels, as [O, 4, 4, 1]."""
     (outputs, inputs), step = weight.shape[:2], weight.stride(3)
     origin = (inputs - 1) * weight.stride(1) + 8 * step
     return Transform(outputs, 1, 4, 4, 1, 1, 1, 4, 1, 3, origin, weight.stride(0), 1, -step, scale)

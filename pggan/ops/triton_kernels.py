@@ -146,7 +146,7 @@ def narrow(
     """
     program, column = tl.program_id(0), tl.arange(0, COLUMNS)
     total_wide = tl.zeros((ROWS, COLUMNS), tl.float32)
-    # For each of up to four image channels, w0 to w3 sum `wide` times the channel, and x0 to x3 sum the channel.
+    # Sums over pixels for up to four image channels: w0 to w3 of `wide` times the channel, x0 to x3 of the channel.
     w0, w1, w2, w3 = total_wide, total_wide, total_wide, total_wide
     x0 = tl.zeros((ROWS,), tl.float32)
     x1, x2, x3 = x0, x0, x0

@@ -12,7 +12,7 @@ from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.reducer import FlatBuffer, GradientReducer, Handle
 from pggan.optim.state import Trainable
 
-NodeSums = dict[range, Tensor]  # {range of chunks: sum [P + S] of the chunks' gradients and scalars}
+NodeSums = dict[range, Tensor]  # {range of the batch's chunks: [P + S], sums of their P gradients and S scalars}
 
 
 class ElasticReducer(GradientReducer):

@@ -54,7 +54,7 @@ class GradientReducer:
         """Prepare for the next step, which is in `phase`; `images`: number of real images shown so far."""
 
     def accumulate(self, trainable: Trainable, sums: Tensor, batch: int) -> None:
-        """Add the scalars `sums` [S] to the step's total scalars.  Call this method after each backward pass."""
+        """Add the scalars `sums` [S] to this step's totals.  Call this method after each backward pass."""
         before = self._sums.get(id(trainable))
         self._sums[id(trainable)] = sums if before is None else before + sums
 

@@ -115,8 +115,8 @@ def find_recipe(
     """Choose configuration values for a run of `config.hours` hours; returns the choices and a text for the user.
 
     Args: config: the configuration before any choice; given: keys that the user has set; compose: builds the
-    configuration from choices; log: shows progress; scales: whether to keep the phases of `config`, and scale their
-    lengths to the time; card: the GPU to predict step times for, or None to measure steps on this machine.
+    configuration from choices; log: shows progress; scales: if True, keep the phases of `config` and scale their
+    lengths, else choose phases; card: the GPU to predict step times for, or None to measure steps on this machine.
     """
     if rank_from_environment() is not None or config.distributed.nnodes > 1:
         problem = "hours= has to choose the recipe on one machine before the ranks start."

@@ -122,7 +122,7 @@ class Run:
         scalars = means(values, group)
         if not step.is_last:
             self._replan(step.images)
-        if is_sound:  # after a skipped update, no checkpoint stores the weights, so an evaluation would be useless
+        if is_sound:  # no checkpoint is written after a skipped update, so nobody could use a score of these weights
             shown = self.course.at(step.images - 1)  # phase of this step; `step.images` may be in the next phase
             scalars |= self.evaluator.at_tick(state.g_ema, shown, step.images, self.course.schedule.total)
         if loss.scores_are_log_odds and "scores/reals" in values:

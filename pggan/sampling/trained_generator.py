@@ -50,7 +50,7 @@ class Pictures(list[Image.Image]):
 
 @dataclass(frozen=True)
 class Film:
-    """A film in the file `path`, which a notebook plays."""
+    """A film stored in the file `path`; a notebook can play it."""
 
     path: Path
 
