@@ -29,7 +29,7 @@ GENERATOR_FILE = "generator.safetensors"  # this file of a run holds the newest 
 HEADER_KEY = "pggan"
 CLASS_NAMES = "class_names"  # a header entry, which only generators trained with labels have
 ENTRIES = ("images", "phase", "resolution", "alpha", "architecture", CLASS_NAMES)  # training writes these entries
-PROVENANCE = ("license", "data_statement")  # optional header entries: licence of weights, origin of images
+PROVENANCE = ("license", "data_statement")  # optional header entries: the weights' licence, the training images' origin
 PREFIX = "pretrained:"  # run=pretrained:NAME means a generator that comes with the package
 FOLDER = Path(__file__).parent / "pretrained"
 NOTHING: "Mapping[str, torch.nn.Module]" = MappingProxyType({})
@@ -50,7 +50,7 @@ class LoadedGenerator:
 
 
 def load_generator(run: str, device: "torch.device", key: str = "run") -> LoadedGenerator:
-    """Load the averaged generator of a run, checkpoint or generator file; `key` names the option in errors."""
+    """Load the averaged generator of `run`: a run, checkpoint or generator file.  Errors name the option `key`."""
     import torch  # imported late, because torch loads slowly
 
     from pggan.networks.networks import Generator
@@ -111,7 +111,7 @@ def path_of_run(run: str, key: str = "run") -> Path:
 
 
 def generator_path(run: str, key: str = "run") -> Path:
-    """Return the path of the generator file that `run` is or contains; `key` names the option in error messages."""
+    """Return the path of the generator file that `run` is or contains; error messages name the option `key`."""
     path = path_of_run(run, key)
     if (path / STATE_FILE).is_file():  # checkpoints of version 4 have one file for each network
         path /= WEIGHTS_FILE if (path / WEIGHTS_FILE).exists() else "generator_ema.safetensors"
@@ -124,7 +124,7 @@ def generator_path(run: str, key: str = "run") -> Path:
 
 
 def read_generator_header(path: Path) -> dict[str, Any]:
-    """Read and check a generator file's header.  In a `refusing_generators` block, errors become UserErrors."""
+    """Read and check a generator file's header.  Inside `refusing_generators`, every error becomes a UserError."""
     if not path.is_file():
         raise ValueError("the path is not a regular file")
     with safe_open(path, "np") as file:
@@ -181,7 +181,7 @@ def save_tensors(tensors: dict[str, "torch.Tensor"], path: Path, metadata: dict[
     from safetensors.torch import save_file
 
     path.touch()
-    mode = S_IMODE(path.stat().st_mode)  # safetensors sets the file's mode to 0600; `chmod` below restores the old mode
+    mode = S_IMODE(path.stat().st_mode)  # `save_file` changes the file's mode to 0600; `chmod` below undoes this change
     try:
         save_file(tensors, path, metadata)
     except SafetensorError as error:

@@ -31,7 +31,7 @@ CHECKSUM = "sha256"  # this entry of state.json holds the checksum of all other 
 NETWORKS = ("generator", "discriminator", "generator_ema")
 COMPONENTS = (*NETWORKS, "optimizer_g", "optimizer_d", "grad_scaler")
 NEWEST, BEST = "newest", "best"  # values of checkpoint=
-CONFIG_FILE = "config.yaml"  # every run directory has this file, so it identifies a run
+CONFIG_FILE = "config.yaml"  # a directory that contains this file is a run directory
 OUTPUTS = Path("outputs")  # run directories are in this folder by default
 EVENTS = "events.out.tfevents.*"  # TensorBoard reads these files in a run directory
 FILE_NAME = r"[a-z_]+\.safetensors"  # no slash is allowed, so that a file name can't lead to another directory
@@ -156,18 +156,18 @@ def checkpoints_of(run_dir: Path) -> list[Path]:
 
 
 def best_of(directories: Sequence[Path]) -> Path | None:
-    """Return the last checkpoint that an evaluation marked as the best, or None; `directories` are oldest first."""
+    """Return the last checkpoint in `directories` (oldest first) that an evaluation marked as the best, or None."""
     return next((directory for directory in reversed(directories) if mark_of(directory, BEST)), None)
 
 
 def choose_checkpoint(run: str, choice: str | int) -> str:
-    """Return `run` for choice 'newest', else the path of the chosen checkpoint; raises UserError if there is none."""
+    """Return the path of the checkpoint that `choice` selects, or `run` for 'newest'; raises UserError if none fits."""
     if choice == NEWEST:
         return run
     found = checkpoints_of(Path(run))
     chosen = best_of(found) if choice == BEST else next((one for one in found if int(one.name) == choice), None)
     if chosen is None:
-        there = ", ".join(str(int(one.name)) for one in found) or "none, because run= names no run with checkpoints"
+        there = ", ".join(str(int(one.name)) for one in found) or "none, because run= is not a run with checkpoints"
         best = "Evaluations mark the best checkpoint, by the first metric in evaluation.metrics=."
         raise UserError(f"run={run} has no checkpoint={choice}.", f"Its checkpoints: {there}. {best}")
     return str(chosen)

@@ -21,7 +21,7 @@ REFUSED = {
     "seed": "with another seed the order of images changes, so some images come twice in this epoch",
     "loss.name": "with another loss the discriminator's scores have another meaning",
     "data": "the data set is not the one that the checkpoint was trained on",
-    "schedule": "the checkpoint's networks have another resolution or alpha than the new schedule has at this point",
+    "schedule": "for the checkpoint's number of images, the new schedule has another resolution or alpha",
 }
 
 # {tensor name: the tensor's axis whose length depends on the number of classes}
@@ -32,7 +32,7 @@ KIND_FIELDS = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling
 
 
 def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Return the checkpoint (or None) that resume= selects, and lines for the log; resume= is auto, never or a path.
+    """Return the checkpoint that resume= (auto, never or a path) selects, None for a new run, and lines for the log.
 
     Raises UserError if the path has no checkpoint, if all checkpoints are corrupt, if resume=never although `run_dir`
     has checkpoints, or if the path is a checkpoint of `run_dir` other than the newest.
@@ -112,7 +112,7 @@ def transfer(path: str, state: State) -> Iterator[str]:
 def taken_over(name: str, own: Tensor, theirs: Tensor) -> Tensor | None:
     """Adapt another run's tensor `theirs` to the shape of `own`; returns None if that is impossible.
 
-    From grey to colour, or back, each channel gets the channel mean of `theirs`.  Weights of new classes do not change.
+    Between grey and colour, every channel gets the mean of `theirs` over the channels.  New classes keep their weights.
     """
     theirs, kind = theirs.to(own.device), name.split(".", maxsplit=1)[0]
     axis = CLASS_AXES.get(name, int(kind == "from_rgb"))  # the tensors may differ in length only along this axis
@@ -127,7 +127,7 @@ def taken_over(name: str, own: Tensor, theirs: Tensor) -> Tensor | None:
         return result
     if kind not in ("to_rgb", "from_rgb") or {size, their_size} != {1, 3}:
         return None
-    # D's first layer divides its weights by sqrt(image channels); `scale` cancels this factor.
+    # D's first layer divides its weights by sqrt(image channels). `scale` keeps D's output for grey images the same.
     scale = sqrt(their_size / size) if kind == "from_rgb" else 1.0
     return (theirs.mean(axis, keepdim=True) * scale).expand_as(own)
 
@@ -155,7 +155,7 @@ def load_weights(path: str, architecture: Architecture) -> StateDicts:
 
 
 def broadcast_state(state: State, reducer: GradientReducer, checkpoint: Checkpoint | None, group: ProcessGroup) -> None:
-    """Copy rank 0's `state` to all ranks, and also the tensors of `reducer` that rank 0's `checkpoint` holds."""
+    """Copy rank 0's `state` to all ranks; every `reducer` loads its tensors from rank 0's `checkpoint`, if given."""
     tensors: StateDicts = {}
     with group.collective_errors():
         if group.is_main:

@@ -40,7 +40,7 @@ class Snapshot:
 
 
 def take_snapshot(state: State, phase: Phase, metadata: dict[str, Any], extra_state: StateDicts) -> Snapshot:
-    """Copy `state` and `extra_state` to host memory.  `metadata` and `phase` (of the last image) become the header."""
+    """Copy `state` and `extra_state` to host memory.  `metadata` and the last image's `phase` go into the header."""
 
     def host_copy(tensor: Tensor) -> Tensor:
         copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
@@ -59,7 +59,7 @@ def take_snapshot(state: State, phase: Phase, metadata: dict[str, Any], extra_st
 def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     """Write the checkpoint and the generator file of `snapshot`; raises NonFiniteError or OSError.
 
-    The generator file is replaced first.  So it can be newer than the newest checkpoint after a kill, but never older.
+    The generator file is replaced first.  After a kill, this file may be newer than the newest checkpoint, never older.
     """
     state_dicts, header = snapshot.state_dicts, snapshot.header
     images = header["images"]
@@ -69,7 +69,7 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     weights = {component: state_dicts[component] for component in read.NETWORKS}
     rest = {component: tensors for component, tensors in state_dicts.items() if component not in read.NETWORKS}
     with atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
-        # A kill can leave a .tmp* file of safetensors.  The next start removes it in `directory`, but not in `run_dir`.
+        # A kill can leave a .tmp* file of safetensors.  The next start deletes such files only in `directory`.
         save_tensors(state_dicts["generator_ema"], directory / generators.GENERATOR_FILE, about)
         with atomic_write(run_dir / generators.GENERATOR_FILE) as temporary:
             os.replace(directory / generators.GENERATOR_FILE, temporary)
@@ -90,9 +90,9 @@ def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
 
 
 def prune(run_dir: Path, newest: int, keep: int) -> None:
-    """Remove checkpoints with more than `newest` images shown; keep the best and the last `keep` of the others."""
+    """Remove all checkpoints but the best and the last `keep` of those with at most `newest` images shown."""
     found = read.checkpoints_of(run_dir)
-    # If a run goes back to an earlier checkpoint, the abandoned checkpoints have more than `newest` images.
+    # A run that went back to an earlier checkpoint has abandoned the checkpoints with more than `newest` images shown.
     ahead = [directory for directory in found if int(directory.name) > newest]
     valid = [directory for directory in found if directory not in ahead]
     best = read.best_of(valid)
@@ -140,7 +140,7 @@ class CheckpointWriter:
     def wait(self) -> None:
         """Wait until the snapshot is on the disk; raises the error of the background thread, if there was one."""
         if self._thread is not None:
-            self._thread.join()  # a thread that frees tensors while Python exits could abort the process
+            self._thread.join()  # without `join`, the thread may free tensors while Python exits, and thus abort Python
         problem, self._problem = self._problem, None
         if problem is not None:
             raise problem
@@ -156,7 +156,7 @@ class CheckpointWriter:
 
 
 def refused_by_disk(run_dir: Path, error: OSError) -> UserError:
-    """Convert the OSError of a failed write into `run_dir` to a UserError."""
+    """Return the UserError for `error`, which a write to `run_dir` has raised."""
     return UserError(
         f"{run_dir} can't be written any more: {error.strerror or error}.",
         "The last checkpoint is valid. Free disk space or get write permission. Then the same command resumes the run.",

@@ -41,11 +41,11 @@ OWN_SETTINGS = [
 ]
 QUOTED = re.compile(r"'([^'\\]|\\.)*'|\"([^\"\\]|\\.)*\"", re.DOTALL)
 LIST = re.compile(r"[^\s,=(){}\[\]'\"]+(,[^\s,=(){}\[\]'\"]+)+")  # matches lists such as 1,5,9-12
-WORD = re.compile(r"[\w./:+$@-]*", re.ASCII)  # matches values that Hydra reads without quotes
+WORD = re.compile(r"[\w./:+$@-]*", re.ASCII)  # matches values that need no quotes for Hydra
 CHOICE = re.compile(r"[\w./,\[\]-]*", re.ASCII)
 # If all given keys are in this set, and one is run_dir, `pggan train` resumes a run with its saved configuration.
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads", "data.path", "data.cache", "allow_changes"}
-Task = Callable[[dict[str, Any], list[str]], int]  # a task takes a command's values and overrides; returns an exit code
+Task = Callable[[dict[str, Any], list[str]], int]  # a task maps a command's values and overrides to an exit code
 
 # Maps names that other GAN programs use, such as `kimg`, to the keys of pggan with the same meaning.
 SYNONYMS = {
@@ -166,7 +166,7 @@ class ParserOfText(argparse.ArgumentParser):
 def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool = False) -> list[str]:
     """Rewrite overrides for Hydra; raises UserError for an unknown key, and for a word without '='.
 
-    With `several` (--multirun), each value of a list becomes a job of its own.
+    With `several` (--multirun), each value of a list becomes a job of its own; otherwise, a list is one value.
     """
     kinds = dict(keys_of(command.schema_type))
     for key in (key_of(word) for word in overrides if "=" in word):
@@ -196,7 +196,7 @@ def as_typed(value: str, kinds: tuple[Any, ...]) -> str:
     if QUOTED.fullmatch(value) or value in ("", "null") or (bool in kinds and value.lower() in ("true", "false")):
         return value
     text = os.path.expanduser(value)
-    if str in kinds or (not WORD.fullmatch(text) and os.path.exists(text)):  # a file name such as a,b.png is no list
+    if str in kinds or (not WORD.fullmatch(text) and os.path.exists(text)):  # if the file a,b.png exists, it is no list
         return as_hydra_reads_it(text)
     inside, takes_text = re.fullmatch(r"\[(.*)\]", text, re.DOTALL), list[str] in kinds
     if re.search(r"['\"{]", text) or (inside and not takes_text):
@@ -209,7 +209,7 @@ def as_typed(value: str, kinds: tuple[Any, ...]) -> str:
 
 
 def with_marked_files(words: Sequence[str]) -> list[str]:
-    """Replace experiment=NAME by experiment=PATH if the file has a byte-order mark, which Hydra misreads."""
+    """If Hydra misreads a file's byte-order mark, replace experiment=NAME by experiment=PATH, which pggan reads."""
     folders = [CONFIGS, *(Path(word.removeprefix("--config-dir=")) for word in words if word.find("=") in (-1, 12))]
     files = {f"experiment={file.stem}": file for one in folders for file in one.glob("experiment/*.yaml")}
     marked = {word for word in words if word in files and files[word].read_bytes().startswith(BOM_UTF8)}
@@ -232,7 +232,7 @@ def with_recipes(overrides: Sequence[str]) -> list[str]:
 
 
 def read_recipe(file: Path) -> dict[str, Any]:
-    """Read an experiment file as {full key or config group: value}; raises UserError for any other file."""
+    """Read an experiment file as {full key or config group: value}; raises UserError if this file is invalid."""
     remedy = "Set experiment= to the recipe.yaml of a run, or to a file in the format of configs/experiment/."
     try:
         content: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
@@ -253,7 +253,7 @@ def read_recipe(file: Path) -> dict[str, Any]:
 
 
 def finished(command: Command, composed: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the values in `composed` or, to resume a run, its saved values; raises UserError for unknown keys."""
+    """Return the values in `composed`, or the saved values of a run to resume; raises UserError for unknown keys."""
     own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
     typed = {key_of(one) for one in overrides}
     values: dict[str, Any] = OmegaConf.to_container(own, resolve=True)  # type: ignore[assignment]

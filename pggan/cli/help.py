@@ -37,7 +37,7 @@ def help_text(command: Command, arguments: Sequence[str]) -> str:
 
 
 def meanings(choices: dict[str, str]) -> dict[str, str]:
-    """Map each full key of `pggan train` to its comment in the YAML files; `choices` is {config group: choice}."""
+    """Map keys of `pggan train`, such as loss.gamma, to their YAML comments; `choices` is {config group: choice}."""
     files = {"": CONFIGS / "train.yaml"}
     for group, name in (COMMANDS["train"].own_groups | choices).items():
         files[f"{group}."] = CONFIGS / group / f"{name}.yaml"
@@ -56,6 +56,6 @@ def meanings(choices: dict[str, str]) -> dict[str, str]:
 
 
 def hang(start: str, text: str, end: str = "") -> str:
-    """Wrap `text` after `start` with a hanging indent; every line but the last ends with `end`."""
+    """Wrap `text` after `start`; indent later lines by the length of `start`; `end` closes all lines but the last."""
     room = WIDTH - len(start) - len(end)
     return start + f"{end}\n{' ' * len(start)}".join(wrap(text, room, break_long_words=False, break_on_hyphens=False))

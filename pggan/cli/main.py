@@ -64,7 +64,7 @@ def train(*overrides: str, loss: "Loss | None" = None, discriminator: "Module | 
     from pggan.sampling.trained_generator import load
 
     command, words, own = COMMANDS["train"], [*overrides], {}
-    is_new = not resumes(words)  # a command that resumes a run must not set loss= or model.discriminator= (RESUME_KEYS)
+    is_new = not resumes(words)  # to resume a run, `words` must have no loss= or model.discriminator= (RESUME_KEYS)
     with ExitStack() as objects:
         if loss is not None:
             objects.enter_context(own_loss(loss))

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pggan.performance.recipe import Choice
 
 RECIPE_FILE = "recipe.yaml"
-OF_ONE_RUN = {"run_dir", "resume", "hours", "grow"}  # recipe.yaml can start other runs, so it leaves out these keys
-OF_THE_MACHINE = {"devices", "threads"}  # recipe.yaml leaves out these keys if the user has set them
+OF_ONE_RUN = {"run_dir", "resume", "hours", "grow"}  # other runs need other values, so recipe.yaml omits these keys
+OF_THE_MACHINE = {"devices", "threads"}  # values that the user has set fit one machine, so recipe.yaml leaves them out
 RECIPES = ("experiment", "debug")  # each choice in these config groups is a recipe with values for many keys
 NAMED_GROUPS = ("loss", "augmentation", "gradients")  # config groups in which each choice has its own keys
 # grow=RUN copies the configuration of RUN, and hours= then chooses new values for the keys in GROWING and LENGTHS.
@@ -46,7 +46,7 @@ TOTAL = "schedule.total_images"
 
 
 def with_choices(command: Command, values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """Return `values`; hours= chooses those that the user has not set, and `pggan train` saves them in recipe.yaml."""
+    """Return `values`; hours= changes values that the user has not set, and makes `pggan train` write recipe.yaml."""
     if resumes(overrides):
         return values
     if values.get("hours") is None:
@@ -113,7 +113,7 @@ def base_of_transfer(path: str) -> list[str]:
     found = [f"schedule.first_resolution={side}", f"schedule.final_resolution={side}"]
     stored = asdict(Architecture.from_plain(header["architecture"]))
     networks = {name: value for name, value in stored.items() if name in ModelConfig.__annotations__}
-    if networks["features"] is None or not is_installed():  # then hours= decides about pretrained features for D
+    if networks["features"] is None or not is_installed():  # in this case, hours= may choose pretrained features for D
         del networks["features"], networks["features_from"]
     else:
         networks["features"] = networks["features"].split("@")[0]
@@ -170,8 +170,8 @@ def override_of(choice: "Choice") -> str:
 def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[str], bool]:
     """Return the keys that hours= must not change, and whether hours= scales the image counts of a recipe (LENGTHS).
 
-    hours= may change keys that the user has not set. With experiment= or debug=, these are only data.channels and the
-    keys in LENGTHS. With grow=, these are only the keys in GROWING and LENGTHS, and D's pretrained features.
+    hours= may change keys that the user has not set: with experiment= or debug=, only data.channels and the keys in
+    LENGTHS; with grow=, only the keys in GROWING and LENGTHS, and D's pretrained features; otherwise, every key.
     """
     names = {".".join(key_of(one).split(".")[:2]) for one in overrides}  # schedule.batch.8= sets schedule.batch
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}

@@ -225,7 +225,7 @@ class ReportConfig:
 class EvaluationConfig:
     """Keys of evaluations, which compute metrics of G, such as FID, during training."""
 
-    max_share: ClassVar[float] = 0.05  # evaluations take at most this share of the training time
+    max_share: ClassVar[float] = 0.05  # without interval_images, evaluations take at most this share of training time
 
     metrics: list[str]
     extractor: str
@@ -279,10 +279,10 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         exact = not self.elastic or self.gradients.name == "fp32"
-        require(exact, "gradients", self.gradients.name, "fp32 if elastic=true, because bf16 and dgc change gradients")
+        require(exact, "gradients", self.gradients.name, "fp32 if elastic=true, which bf16 and dgc do not support")
         if isinstance(self.loss, R1Config) and self.loss.gamma == "auto":
             last = self.schedule.build().phases[-1]
-            # Reports and checkpoints have to show the number that replaces loss.gamma=auto.
+            # loss.gamma=auto is replaced by a number here, so that reports and checkpoints show this number.
             object.__setattr__(self, "loss", replace(self.loss, gamma=gamma_by_rule(last.resolution, last.batch)))
 
     def trainer_settings(self) -> "TrainerSettings":
@@ -318,7 +318,7 @@ def parse_grid(grid: str, key: str) -> tuple[int, int]:
 
 
 def per_resolution(key: str, value: float | Mapping[Any, float], first: int) -> PerResolution:
-    """Convert `value` to a table {resolution: number}; raises UserError about `key` if no resolution is <= `first`."""
+    """Convert `value`, a number or table, to {resolution: number}; raises UserError if a table begins above `first`."""
     entries = value if isinstance(value, Mapping) else {MIN_RESOLUTION: value}
     begins = min(entries, default=inf) <= first
     require(begins, key, value, f"one number, or a table that begins at resolution {first} or lower")

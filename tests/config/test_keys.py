@@ -39,7 +39,7 @@ REFUSED = {
     # between keys
     "train schedule.batch={8: 16}": "a table that begins at resolution 4 or lower",
     "train schedule.stable_images=0 schedule.fade_images=0": "above 0 for one resolution",
-    "train gradients=bf16 elastic=true": "change gradients",
+    "train gradients=bf16 elastic=true": "bf16 and dgc do not support",
     "train distributed.nnodes=2": "HOST:PORT of one of the machines",
     "train schedule.first_resolution=32 schedule.final_resolution=16": "at most schedule.final_resolution=16",
     "train ema.decay_per_update=0.9": "null if ema.decay_per_update= is given",
