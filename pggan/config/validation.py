@@ -117,7 +117,7 @@ def kinds_of(schema: type) -> dict[str, Any]:
 
 
 def keys_of(schema: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the full name, such as 'loss.gamma', and the type of each key, also of nested dataclasses."""
+    """Yield the full name (such as 'loss.gamma') and the type of each key in a dataclass and its nested dataclasses."""
     for name, kind in kinds_of(schema).items():
         yield f"{prefix}{name}", kind
         for part in filter(is_dataclass, alternatives(kind)):

@@ -2,7 +2,7 @@
 
 from pggan.core.errors import UserError
 
-# {advice for the error message: the withdrawn keys, or withdrawn choices group=choice, separated by spaces}
+# {advice for the error message: names separated by spaces}.  A name is a withdrawn key, or a withdrawn group=choice.
 REMEDIES = {
     "ADA always uses all transformations, and keeps the mean sign of D's scores of reals near 0.6.": "augmentation.blit"
     " augmentation.colors augmentation.geometry augmentation.interval augmentation.p augmentation.target",
@@ -19,7 +19,7 @@ REMEDIES = {
     "Training always verifies the checksums of all data files.": "data.verify verify",
     "Each machine finds its own address, and waits five minutes for the other machines.": "distributed.local_addr"
     " distributed.rdzv_timeout_seconds",
-    "The first of swd, kid and fid in evaluation.metrics= decides which checkpoint is the best.": "evaluation.best",
+    "The first swd, kid or fid in the list evaluation.metrics= decides which checkpoint is best.": "evaluation.best",
     "Without evaluation.interval_images=, evaluations take at most 5 % of the training time.": "evaluation.max_share",
     "Missing weights of Inception are downloaded into the folder of torch.hub.": "evaluation.weights weights",
     "Use `pggan timelapse` for a film of a whole run.": "grow_from",

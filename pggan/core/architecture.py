@@ -18,8 +18,8 @@ MOST = 2**24  # the largest integer that `Architecture` accepts
 class Resampling(StrEnum):
     """How G's blocks double and D's blocks halve the resolution.  In G, `fused` and `unfused` have the same result."""
 
-    fused = "fused"  # one 4x4 convolution of stride 2, the default of the official code
-    unfused = "unfused"  # as in the paper: 3x3 convolutions; G first upsamples (nearest), D pools after the activation
+    fused = "fused"  # one 4x4 convolution of stride 2 (in G, a transposed one), the default of the official code
+    unfused = "unfused"  # as in the paper, a 3x3 convolution: G upsamples (nearest) before it, D pools after activation
 
 
 class Stem(StrEnum):
@@ -101,7 +101,7 @@ class Architecture:
         return plain
 
     def differences(self, theirs: "Architecture") -> Iterator[str]:
-        """Yield 'field: value in `theirs` -> own value' for each field in which the two architectures differ."""
+        """Yield 'field: value in `theirs` -> value in `self`' for each field in which the architectures differ."""
         other = asdict(theirs)
         for name, value in asdict(self).items():
             if value != other[name]:
@@ -126,5 +126,5 @@ class Architecture:
         return total + self.width(resolution) * self.channels * resolution * resolution
 
     def activations_up_to(self, resolution: int) -> int:
-        """The sum of feature maps * height * width over all resolutions up to `resolution`, to estimate memory."""
+        """The sum of width(R) * R * R over all resolutions R up to `resolution`, to estimate memory for activations."""
         return sum(self.width(level) * level * level for level in resolutions_between(4, resolution))

@@ -52,9 +52,9 @@ def device_of_rank(devices: str, local_rank: int) -> torch.device:
 
 
 def set_threads(threads: int | None, *, one: bool = False) -> None:
-    """Set PyTorch's number of CPU threads; default: OMP_NUM_THREADS if set, else 1 if `one`, else one per core."""
+    """Make PyTorch use `threads` CPU threads; None means OMP_NUM_THREADS if set, else 1 if `one`, else one per core."""
     if threads is None and "OMP_NUM_THREADS" not in os.environ:
-        most = 1 if one else available_cores()  # PyTorch ignores a container's CPU limit
+        most = 1 if one else available_cores()  # obeys a container's CPU limit, which PyTorch's default ignores
         threads = most if most < torch.get_num_threads() else None
     if threads is not None:
         torch.set_num_threads(threads)

@@ -31,7 +31,7 @@ class StepFailed(UserError):
     """A training step failed on one rank; other ranks may still compute this step."""
 
     def __init__(self, problem: str, remedy: str, compute: Mapping[str, Any] | None = None) -> None:
-        """`compute` has values of keys compute.* that may avoid the failure, such as {'kernels': 'reference'}."""
+        """`compute`: values of keys compute.* that may avoid the failure, such as {'kernels': 'reference'}; or None."""
         super().__init__(problem, remedy)
         self.compute = dict(compute or {})
 
@@ -48,7 +48,7 @@ def nearest_name(name: str, choices: Iterable[str]) -> str | None:
 
 
 def nearest_path(path: str | Path, fits: Callable[[Path], bool] = Path.exists) -> str:
-    """Suggest the most similar path in the same folder that `fits` accepts; "" if none is similar or `path` exists."""
+    """Suggest the most similar path next to `path` that `fits` accepts; "" if none is similar, or if `path` exists."""
     path, folder = Path(path), Path(path).parent
     names = [one.name for one in folder.iterdir() if fits(one)] if folder.is_dir() and not path.exists() else []
     found = nearest_name(path.name, names)

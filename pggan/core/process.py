@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Self
 
 __version__ = "0.1.0"
-TORCH_WAS_LOADED = "torch" in sys.modules  # if true, `set_library_defaults` is too late to affect torch
+TORCH_WAS_LOADED = "torch" in sys.modules  # if true, `set_library_defaults` is too late: torch ignores its variables
 
 COMMAND_VARIABLE = "PGGAN_COMMAND"  # the user's command line
 STARTED_VARIABLE = "PGGAN_STARTED"  # start of the user's command, in seconds since 1970
@@ -43,8 +43,8 @@ def set_library_defaults() -> None:
         "THP_MEM_ALLOC_ENABLE": "1",  # huge pages make operations on large CPU tensors much faster
         # NCCL hangs if it registers buffers that differ between ranks (https://github.com/NVIDIA/nccl/issues/2389).
         "NCCL_GRAPH_REGISTER": "0",
-        "LOGLEVEL": "ERROR",  # otherwise, torchrun logs a warning for each signal
-        # By default, if a rank ends, every other rank prints C++ stack traces.
+        "LOGLEVEL": "ERROR",  # without this value, torchrun logs a warning for each signal
+        # Without this value, if a rank ends, every other rank prints C++ stack traces.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
     if "OMP_WAIT_POLICY" not in os.environ:
@@ -57,7 +57,7 @@ def set_library_defaults() -> None:
 
 @contextmanager
 def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """In the `with` block, SIGNALS call `handler`.  Signals received there call their earlier handlers after the block.
+    """In the `with` block, SIGNALS call `handler`.  After the block, each received signal calls its earlier handler.
 
     For example, the earlier handler of a job launcher requeues the job after training has saved a checkpoint.
     """
@@ -81,13 +81,13 @@ def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterato
 
 
 class StopSignal(ExitStack):
-    """In the `with` block, the first signal sets `wanted` to True, and a later Ctrl-C raises KeyboardInterrupt.
+    """In the `with` block, the first signal sets `self.wanted` to True; a later Ctrl-C raises KeyboardInterrupt.
 
-    If `at_once`, even the first signal raises KeyboardInterrupt, because there is nothing to save.
+    If `at_once`, even the first signal raises KeyboardInterrupt.  This is for code that has nothing to save.
     """
 
     def __init__(self, *, at_once: bool = False, then: Callable[[], str] = str) -> None:
-        """`then` returns the message of KeyboardInterrupt, a hint for the user."""
+        """`then()` returns the message of KeyboardInterrupt, a hint for the user; by default, the message is empty."""
         super().__init__()
         self.wanted, self.at_once, self.then = False, at_once, then
 
@@ -124,7 +124,7 @@ def named_values(name: str, separator: str) -> dict[str, str]:
 
 
 def threads_per_rank(ranks: int, *, elastic: bool) -> int:
-    """CPU threads per rank; 1 if `elastic`, so that rounding does not depend on the number of ranks."""
+    """CPU threads per rank: the cores divided by `ranks`; 1 if `elastic`, so that rounding never depends on `ranks`."""
     return 1 if elastic else max(1, available_cores() // ranks)
 
 

@@ -20,7 +20,7 @@ def generator_for(seed: int, purpose: str, count: int, device: torch.device | No
 
 @dataclass(frozen=True)
 class StepRng:
-    """Random numbers for the training step after `images` images were shown; each purpose gets different numbers."""
+    """Random numbers for the training step that begins after `images` images; each `purpose` gets different numbers."""
 
     seed: int
     images: int

@@ -19,7 +19,7 @@ def value_at(values: PerResolution, resolution: int) -> float:
 
 @dataclass(frozen=True)
 class Phase:
-    """A training phase at one resolution; alpha and learning rates are the values at one step of the phase."""
+    """A training phase at one resolution.  `Schedule.at` sets alpha and learning rates to their values at one step."""
 
     index: int
     resolution: int
@@ -129,7 +129,7 @@ class Schedule:
 
 @dataclass
 class Course:
-    """The current schedule of a run, which hours= may replace during training."""
+    """Holds the current schedule of a run; with hours=, training may replace the schedule."""
 
     schedule: Schedule
 

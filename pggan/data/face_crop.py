@@ -67,7 +67,7 @@ def align_face(pixels: Pixels, landmarks: Landmarks, resolution: int) -> Pixels:
 
 
 def _turned(vector: Point) -> Point:
-    return np.array([-vector[1], vector[0]])  # clockwise by 90 degrees, because the y axis of images points down
+    return np.array([-vector[1], vector[0]])  # `vector` turned clockwise by 90 degrees, with the y axis pointing down
 
 
 def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) -> Pixels:
@@ -78,7 +78,7 @@ def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) 
         return inside
     if not inside.size:
         raise BadImage("the face lies outside the image")
-    # Outside the photograph, mirrored pixels are blurred and mixed with the median colour, more so at larger distances.
+    # Mirrored pixels surround the photograph: the farther out, the more blurred and mixed with the median colour.
     # In FFHQ's script, the amount of blur and mixing also depends on the width of the padding.
     widths = ((before[1], after[1]), (before[0], after[0]), (0, 0))
     padded = np.pad(inside, widths, "reflect" if min(inside.shape[:2]) > 1 else "edge")

@@ -31,8 +31,8 @@ EXTENSIONS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP", "
 EXTENSIONS |= dict.fromkeys((".jpe", ".jfif", ".jfi", ".jif", ".pjpeg", ".pjp", ".mpo"), "JPEG")
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 PIXEL_LIMIT = 64_000_000
-BOMB_PIXELS = 16_000_000  # images with fewer pixels are never refused as decompression bombs
-BOMB_RATIO = 100  # a file with over 100 pixels per byte is refused as a decompression bomb; photographs have under 10
+BOMB_PIXELS = 16_000_000  # images with at most this many pixels are never refused as decompression bombs
+BOMB_RATIO = 100  # larger images are refused if the file has over 100 pixels per byte; photographs have under 10
 ORIENTATION_TAG = 0x0112
 TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
 TURN = {number: Image.Transpose[name] for number, name in enumerate(TURNS, 2)}  # the keys are EXIF orientations
@@ -92,7 +92,7 @@ def read_header(file: ImageFile) -> ImageHeader:
 
 
 def decode(file: ImageFile, channels: int, least_side: int = 0) -> tuple[Pixels, list[str]]:
-    """Decode an image file to upright pixels [H, W, C]; also returns remarks such as "transparency".  Raises BadImage.
+    """Decode an image file; returns upright pixels [H, W, C] and remarks such as "transparency", or raises BadImage.
 
     If `least_side` is not 0, a JPEG file may be decoded at a reduced size with sides of at least `least_side` pixels.
     """
@@ -138,7 +138,7 @@ def _opened(file: ImageFile) -> Iterator[tuple[Image.Image, BinaryIO]]:
     """Open an image file; any error, also in the `with` block, becomes a BadImage."""
     try:
         with file.open() as stream, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow's warnings (EXIF, size) are hidden; the size is checked below
+            warnings.simplefilter("ignore")  # hides warnings about EXIF data and large images; code below checks sizes
             if (size := stream.seek(0, 2)) == 0:
                 raise BadImage("empty file")
             pillow_file.LOAD_TRUNCATED_IMAGES = True  # this makes Pillow accept wrong checksums of PNG metadata
@@ -193,7 +193,7 @@ def _has_wrong_checksums(content: bytes) -> bool:
 
 
 def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> tuple[Pixels | None, bool]:
-    """Decode a JPEG file strictly, because Pillow would fill damaged parts with grey; raises BadImage.
+    """Decode a JPEG file; raises BadImage for damaged parts, which Pillow would fill with grey.
 
     Returns the pixels (None if only Pillow can decode the file), and whether the file had harmless faults.
     """
@@ -212,10 +212,10 @@ def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> tuple[Pixels | N
 
 
 def _mended_jpeg(content: bytes, mode: str) -> bytes:
-    """Remove harmless faults from a JPEG file; libjpeg reports only the first fault, which could hide a serious one."""
-    # The result has JFIF version 1 and a known colour transform, but no metadata, stray bytes or zeros after pixels.
-    parts, place, missing = [content[:2]], 2, {(0, 0)}  # `missing`: (component, DCT coefficient) pairs without a scan
-    transform = b"\2" if mode == "CMYK" else b"\1"  # libjpeg assumes this colour transform if it is unknown
+    """Remove harmless faults from a JPEG file; they could hide serious ones: libjpeg reports only the first fault."""
+    # JFIF version and colour transform become known ones.  Metadata, stray bytes and zeros after pixels are removed.
+    parts, place, missing = [content[:2]], 2, {(0, 0)}  # `missing`: incomplete DCT coefficients (component, number)
+    transform = b"\2" if mode == "CMYK" else b"\1"  # what libjpeg assumes for an unknown colour transform
     while (found := MARKER.search(content, place)) and found[1] != b"\xd9":
         place = found.end() + int.from_bytes(content[found.end() : found.end() + 2])
         segment = b"\xff" + found[1] + content[found.end() : place]
@@ -226,12 +226,12 @@ def _mended_jpeg(content: bytes, mode: str) -> bytes:
             missing = {(component, number) for component in segment[10::3] for number in range(64)}
         if found[1] == b"\xda":  # in a JPEG file, pixels follow each segment of this kind (SOS)
             first, last, bits = segment[-3:]
-            if bits & 15 == 0:  # this scan completes its DCT coefficients, because it has their lowest bits
+            if bits & 15 == 0:  # with the lowest bits that this scan has, its DCT coefficients are complete
                 missing -= {(name, number) for name in segment[5:-3:2] for number in range(first, last + 1)}
             after = MARKER.search(content, place)
             pixels = content[place : after.start() if after else None].rstrip(b"\0")
             parts.append(pixels + b"\0" * pixels.endswith(b"\xff"))  # in JPEG pixel data, a byte ff is stored as ff 00
-    # A missing end marker is added only if all scans are there.  libjpeg reports an error if the last scan is cut.
+    # A missing end marker is added only if `missing` is empty.  If the last scan is cut, libjpeg reports an error.
     return b"".join([*parts, b"\xff\xd9" * (found is not None or not missing)])
 
 
@@ -251,7 +251,7 @@ def _orientation(image: Image.Image) -> Any:
 
 @lru_cache(maxsize=16)  # cached, because a camera writes the same profile into all files
 def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
-    """Return the transform from a colour profile to sRGB, or None if it changes no 8-bit value by more than 1."""
+    """Return the transform from a colour profile to sRGB; None if no 8-bit value would change by more than 1."""
     given, wanted = ImageCms.ImageCmsProfile(BytesIO(profile)), ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
     if mode == "L" and given.profile.xcolor_space == "RGB ":
         mode = "RGB"
@@ -284,7 +284,7 @@ def _converted(
 
 
 def load_image(file: ImageFile, resolution: int, channels: int, crop: str) -> tuple[Pixels, list[str]]:
-    """Load an image file as [resolution, resolution, C]; also returns remarks on the conversion.  Raises BadImage.
+    """Load an image file; returns pixels [resolution, resolution, C] and remarks on the conversion, or raises BadImage.
 
     crop=center keeps the middle of the image, crop=resize squashes the image, and crop=pad adds white borders.
     """
@@ -308,7 +308,7 @@ def load_image(file: ImageFile, resolution: int, channels: int, crop: str) -> tu
 
 
 def usable_side(width: int, height: int, crop: str) -> int:
-    """Compute the largest resolution that an image of this size can have after `crop`, without being enlarged."""
+    """Compute the largest resolution that `load_image` accepts for images of this size, which are never enlarged."""
     return max(width, height) if crop == "pad" else min(width, height)
 
 
