@@ -30,7 +30,7 @@ class Network(NamedTuple):
     file: str
     sha256: str
     side: int  # side of the input images, in pixels
-    least_score: float  # boxes with a lower score are dropped
+    least_score: float  # only boxes with a higher score are kept
     most_shared: float  # IoU threshold of non-maximum suppression
     pools: tuple[int, ...]  # size of the pooling after each convolution; 0 means no pooling
 
@@ -58,7 +58,7 @@ def search(image: Image.Image) -> Tensor:
     while min(shape := (size * scale).round().int().tolist()) >= SEARCH.side:
         changes, values = outputs(SEARCH, to_tensor(image.resize(shape, Image.Resampling.BOX)))
         rows, columns = torch.where(values[0] > SEARCH.least_score)
-        corners = 2 * torch.stack([columns, rows], 1)  # neighbouring outputs of the first network lie 2 pixels apart
+        corners = 2 * torch.stack([columns, rows], 1)  # neighbouring outputs stand for boxes 2 pixels apart
         found = torch.cat([corners, corners + SEARCH.side], 1) * (size / torch.tensor(shape)).repeat(2)
         boxes.append(found + changes[0, :, rows, columns].T * (found[:, 2:] - found[:, :2]).repeat(1, 2))
         scores.append(values[0, rows, columns])

@@ -33,7 +33,7 @@ from pggan.data.writer import Layout, write_index
 REPORT_FILE = "report.json"  # this file in the dataset lists the images that were left out
 SHEET_FILE = "faces.png"  # this picture in the dataset shows the faces that crop=faces cut out
 SHEET_COLUMNS, SHEET_IMAGES, SHEET_TILE = 24, 576, 64  # in SHEET_FILE, a face is SHEET_TILE pixels wide
-SMALL_SHARE = 0.1  # with crop=faces, the default resolution leaves out at most this share of faces as too small
+SMALL_SHARE = 0.1  # with crop=faces, at most this share of the faces is smaller than the default resolution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +60,11 @@ def run(config: PrepareConfig) -> int:
     words = [*["data.labels=true"] * bool(classes), "hours=2"]
     if options.crop == "faces":
         print(f"{pyramid.path / SHEET_FILE} shows the faces.")
-        words += ["init_from=pretrained:portraits64"] * (pyramid.resolution >= 64)  # better faces in the same time
+        words += ["init_from=pretrained:portraits64"] * (pyramid.resolution >= 64)  # trained weights save training time
     if source.table is not None and not classes:
         print(f"The source has a table {source.table.name}. Set labels=true to use its labels.")
     places, run_dir = {"data.path": pyramid.path}, Path("outputs", pyramid.path.name)
-    places |= {} if run_dir.exists() else {"run_dir": run_dir}  # a new training can't use another run's folder
+    places |= {} if run_dir.exists() else {"run_dir": run_dir}  # a folder that exists may belong to another run
     print(next_command("train", *words, **places))
     return 0
 
@@ -109,7 +109,7 @@ def training_pyramid(
         return Path(path)
     options = Options(max_resolution=resolution, crop=crop, channels=channels, labels=labels)
     source = open_source(path, cache)
-    digest = digest_of(source, options)[:12]  # part of the directory's name, so changed images get a new directory
+    digest = digest_of(source, options)[:12]  # changed images get another digest, and so another directory
     cached = Path(cache, f"{Path(str(source.description['name'])).name}-{resolution}px-{digest}")
     if not any(cached.glob("*")):
         print(f"The images of {path} become a dataset for this run and later runs: {cached}.", file=sys.stderr)
@@ -180,7 +180,7 @@ def _alone(destination: Path) -> Iterator[None]:
             print(f"Another process is preparing {destination}; this one waits for it.", file=sys.stderr, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-        path.unlink(missing_ok=True)  # after an error, the lock file stays, because other processes may wait for it
+        path.unlink(missing_ok=True)  # after an error, the lock file stays for the processes that wait for the lock
 
 
 def _decode_all(found: Findings, layout: Layout, options: Options, pool: Workers) -> Layout:

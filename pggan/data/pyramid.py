@@ -93,7 +93,7 @@ class Index:
 
 
 def parse_index(content: bytes) -> Index:
-    """Parse and check an untrusted index.json; raises ValueError if it is invalid, UserError if VERSION differs."""
+    """Parse and check an untrusted index.json; raises ValueError if it is invalid, UserError for another VERSION."""
     raw = parse_json(content)
     if raw.get("format") != FORMAT:
         raise ValueError(f"its format is not '{FORMAT}'")

@@ -19,7 +19,7 @@ from pggan.ops.elementwise import downsample, fade, upsample
 Indices = NDArray[np.int64]
 
 
-@lru_cache(maxsize=2)  # cached for two epochs, because a batch may contain images of two epochs
+@lru_cache(maxsize=2)  # keeps the orders of two epochs, because a batch may contain images of two epochs
 def epoch_order(seed: int, epoch: int, count: int) -> Indices:
     """Return the order of `count` images in `epoch`; the order depends only on `seed` and `epoch`."""
     return np.random.default_rng(counter_seed(seed, "order", epoch)).permutation(count)
@@ -57,7 +57,7 @@ class RealBatches:
     def batch(self, phase: Phase, rng: StepRng) -> Reals:
         """Return this rank's part of the next batch, with one-hot labels if the training uses labels."""
         mine = self.indices(phase.batch)
-        if phase.batch not in self._on_device:  # copied to the GPU only once, because copying makes the CPU wait
+        if phase.batch not in self._on_device:  # copying `mine` in each step would make the CPU wait
             self._on_device[phase.batch] = torch.from_numpy(mine).to(self.device)
         positions = self._on_device[phase.batch]
         shown = indices_at(self.seed, rng.images, phase.batch, self.pyramid.images)[mine]

@@ -107,13 +107,13 @@ def with_found_faces(source: Source, workers: Workers) -> Source:
     from pggan.data import mtcnn  # importing torch takes seconds
 
     for network in mtcnn.NETWORKS:
-        mtcnn.weights(network)  # a missing package raises UserError here, not in a worker process
+        mtcnn.weights(network)  # if a package is missing, this raises UserError before a worker process needs it
     found = workers.in_order("Finding faces", faces_of, source.in_reading_order())
     return replace(source, entries=list(chain.from_iterable(found)))
 
 
 def faces_of(entry: Entry) -> list[Entry]:
-    """Return one Entry per face in a photograph, largest face first; without a face, one Entry with a `problem`."""
+    """Return one Entry per face in a photograph, largest first; if no face is found, one Entry with a `problem`."""
     import torch
 
     from pggan.data.mtcnn import find_faces

@@ -63,7 +63,7 @@ class Source:
 
 
 def source_of(description: dict[str, object], files: Iterable[Entry]) -> Source:
-    """Select the image files that are not hidden; the first folder that differs between images is an image's class."""
+    """Select the image files that are not hidden; a file's class is the first folder after the paths' common start."""
     # Of several files with the same name in an archive, the last one counts, as after unpacking.
     named = (file._replace(name=file.name.translate(LATIN_1)) for file in files)
     found = {file.name: file for file in named if not re.search(r"(^|/)\.(?!\.?/)", file.name)}
@@ -133,7 +133,7 @@ def archive_source(path: Path) -> Source:
 
 
 def _is_zip(path: Path) -> bool:
-    return zipfile.is_zipfile(path) and not tarfile.is_tarfile(path)  # is_zipfile accepts a tar that ends in a zip
+    return zipfile.is_zipfile(path) and not tarfile.is_tarfile(path)  # a tar whose last file is a zip passes is_zipfile
 
 
 def _zipped(path: Path) -> Iterator[Entry]:
@@ -143,7 +143,7 @@ def _zipped(path: Path) -> Iterator[Entry]:
             with suppress(UnicodeError):
                 if not member.flag_bits & 0x800:  # some programs write UTF-8 names without the UTF-8 flag
                     raw = name.encode("cp437")
-                    # Info-ZIP's extra field "up" has its size, a byte 1, the checksum of `raw`, and the name in UTF-8.
+                    # Info-ZIP's extra field is "up", its size, the byte 1, the CRC-32 of `raw`, and the name in UTF-8.
                     before, _, after = member.extra.partition(b"\1" + crc32(raw).to_bytes(4, "little"))
                     raw = after[: int.from_bytes(before[-2:], "little") - 5] if before[-4:-2] == b"up" else raw
                     name = raw.decode()
@@ -165,7 +165,7 @@ def _tarred(path: Path) -> Iterator[Entry]:
         for member in archive:
             if not member.isdir():
                 problem = None if member.isreg() else SPECIAL
-                if member.sparse is not None:  # GNU tar ends a sparse file with an empty part, which tarfile misreads
+                if member.sparse is not None:  # drop the empty part that GNU tar adds and tarfile misreads
                     member.sparse = [part for part in member.sparse if part[1]]
                 entry = _member(path, member.name, member.size, member, problem)
                 yield entry._replace(stamp=f"{changed}-{member.offset}", offset=member.offset)

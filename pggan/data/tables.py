@@ -23,7 +23,7 @@ from pggan.data.sources import Entry, Source
 Value = TypeVar("Value")
 
 SIGNS = ",;\t| :"
-MOST_ALONE = 10  # If each image has a class of its own, more images than this are refused.
+MOST_ALONE = 10  # It is an error if more images than this all have different classes.
 NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?", re.IGNORECASE)
 
 

@@ -63,7 +63,7 @@ def _begin() -> None:
 
 
 def _end_with_parent() -> None:
-    # Without this thread, a worker would outlive a killed parent, because the pipe to the worker stays open.
+    # Without this thread, workers would outlive a killed parent, because they hold both ends of the pipe of tasks.
     parent = multiprocessing.parent_process()
     assert parent is not None, "runs in a worker only"
     parent.join()

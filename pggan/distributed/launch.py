@@ -68,14 +68,14 @@ def launch(
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
             "TORCHELASTIC_SIGNALS_TO_HANDLE": IGNORED,
         }
-        if nnodes == 1 and sys.platform == "linux":  # By default, Gloo resolves the host name, which can fail.
+        if nnodes == 1 and sys.platform == "linux":  # so that Gloo doesn't look up the host name, which can fail
             variables["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
 
         def relay(number: int, frame: FrameType | None) -> None:
             ended.write_text(str(EXIT_INTERRUPTED))
             reached = False
             for file in Path(folder).glob("pid-*"):
-                with suppress(ProcessLookupError, ValueError):  # A rank may have ended, or its pid file may be empty.
+                with suppress(ProcessLookupError, ValueError):  # Skip a rank that has ended or has an empty pid file.
                     os.kill(int(file.read_text()), number)
                     reached = True
             if not reached:
@@ -165,8 +165,8 @@ def meeting_place(endpoint: str) -> tuple[str, bool | None]:
             with socket.create_connection((host, int(port)), timeout=5) as way:
                 return way.getsockname()[0], False
         except OSError:
-            with suppress(OSError), socket.create_server((host, int(port))):  # Only the machine of `host` can listen.
-                # At LOOPBACK, all launchers run on this machine.  With None, torchrun chooses one of them as the host.
+            with suppress(OSError), socket.create_server((host, int(port))):  # Other machines than `host` can't listen.
+                # If `host` is LOOPBACK, several launchers may run on this machine, and torchrun lets one of them host.
                 return host, None if host == LOOPBACK else True
             if time.monotonic() > end:
                 raise
@@ -183,7 +183,7 @@ def killed_if_stopped(timeout: float) -> Iterator[None]:
 
     def beat() -> None:
         while not over.wait(1):
-            with suppress(OSError):  # The second process may have been killed.
+            with suppress(OSError):  # If the second process was killed, `write` fails.
                 os.write(pipe, b".")
 
     thread = Thread(target=beat, name="heartbeat", daemon=True)

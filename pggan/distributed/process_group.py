@@ -25,7 +25,7 @@ from pggan.core.devices import device_of_rank, synchronize
 from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, StepFailed, UserError
 from pggan.distributed.launch import RENDEZVOUS_SECONDS
 
-STEP_TIMEOUT = timedelta(minutes=30)  # for gradients; long, because networks can be slow, and other ranks may evaluate
+STEP_TIMEOUT = timedelta(minutes=30)  # Ranks may wait this long for gradients if a network is slow or a rank evaluates.
 CONTROL_TIMEOUT = timedelta(days=1)  # Ranks wait while one rank prepares the data, which can take hours.
 ROUND, POLL_SECONDS = "round", 0.1
 # A GPU counts as hung if a training step, without evaluations and checkpoints, takes more than 300 seconds.
@@ -64,7 +64,7 @@ class ProcessGroup:
     """The ranks of a run; each method that communicates has to be called on all ranks, in the same order."""
 
     def __init__(self, info: RankInfo, device: torch.device, control: Any, torch_group: Any = None) -> None:
-        """`control`: torch's group for CPU values (None: one rank); `torch_group`: for gradients (None: default)."""
+        """Use torch's groups `control` for objects (None for one rank), `torch_group` for tensors (None: default)."""
         self.rank, self.world_size = info.rank, info.world_size
         self.local_rank, self.local_world_size = info.local_rank, info.local_world_size
         self.device, self.is_main = device, info.rank == 0
@@ -129,7 +129,7 @@ class ProcessGroup:
         """Raise PeerLost if a collective in the `with` block raises RuntimeError because a rank was lost."""
         try:
             yield
-        except (torch.OutOfMemoryError, torch.AcceleratorError):  # The failure is on this rank's own GPU.
+        except (torch.OutOfMemoryError, torch.AcceleratorError):  # This rank's own GPU failed; no rank was lost.
             raise
         except RuntimeError as error:
             raise PeerLost(f"{self.name} lost its connection to the other ranks: {error}") from error
@@ -193,7 +193,7 @@ class ProcessGroup:
         """Before a step, wait until the GPU's queue has at most MAX_STEPS_IN_FLIGHT steps."""
         if self.device.type == "cuda":
             self._step_events.append(torch.cuda.current_stream(self.device).record_event())
-            if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # CUDA blocks the CPU if the GPU's queue is full.
+            if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # A full queue would make CUDA block the CPU in mid-step.
                 self._step_events.popleft().synchronize()
 
     def end_if_stalled(self) -> None:
