@@ -23,13 +23,13 @@ from pggan.networks.networks import Discriminator, Generator, count_parameters
 from pggan.sampling.files import check_output
 
 Array = npt.NDArray[Any]
-# Layer names in G.  `number` counts levels from 4x4 (0), `detail` from the top level (0); `below` is `number` - 1.
+# Layer names in G or, in constants with _D, in D.  `number` is 0 at 4x4, and rises by 1 with each higher resolution.
+# `detail` is 0 at the highest resolution, and rises by 1 with each lower resolution.  `below` is `number` - 1.
 OURS = ("stem.dense", "stem.conv", "blocks.{side}.up_conv", "blocks.{side}.conv", "to_rgb.{side}")
 OFFICIAL = ("4x4/Dense", "4x4/Conv", "{side}x{side}/Conv0", "{side}x{side}/Conv1", "ToRGB_lod{detail}")
 GAN_ZOO = ("formatLayer", "groupScale0.0", "scaleLayers.{below}.0", "scaleLayers.{below}.1", "toRGBLayers.{number}")
 PRO_GAN_BLOCK = ("layers.{number}.conv_1", "layers.{number}.conv_2")  # at 4x4, too
 PRO_GAN = (*PRO_GAN_BLOCK, *PRO_GAN_BLOCK, "rgb_converters.{number}")
-# Layer names in D.  `number` counts levels from 4x4 (0), `detail` from the top level (0); `below` is `number` - 1.
 OURS_D = (
     *("head.conv", "head.dense", "head.score"),
     *("blocks.{side}.conv", "blocks.{side}.down_conv", "from_rgb.{side}"),
@@ -64,7 +64,7 @@ class Foreign(NamedTuple):
 
     program: str
     averaged: LoadedGenerator  # averaged (EMA) G
-    others: dict[str, Generator | Discriminator]  # G and D by name, as far as the file has them
+    others: dict[str, Generator | Discriminator]  # G and D by name, without networks that the import leaves out
     notes: list[str]  # sentences about what the import leaves out
 
 
@@ -143,7 +143,7 @@ def from_gan_zoo(state: Mapping[str, Any], config: Any, raw: Any, d: Any) -> For
     def layer(theirs: Mapping[str, Array], name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
         bias = theirs[f"{name}.bias"] * sqrt(2.0 / weight[0].size)  # pytorch_GAN_zoo scales biases like weights
-        if name == GAN_ZOO_D[0]:  # The minibatch stddev of 4 images divides by 3 in pytorch_GAN_zoo, by 4 in pggan.
+        if name == GAN_ZOO_D[0]:  # For its stddev, pytorch_GAN_zoo divides the sum of 4 squares by 3, pggan by 4.
             weight = np.concatenate([weight[:, :-1], weight[:, -1:] * sqrt(4 / 3)], 1)
         return weight, bias
 
@@ -204,8 +204,8 @@ def translated(
 ) -> tuple[Generator, dict[str, Generator | Discriminator], list[str]]:
     """Convert weights to networks; returns averaged G, a dictionary of G and D, and notes on what is not imported.
 
-    Args: names: the other program's layer names in G and in D; theirs: {name: array} of averaged G, G and D (or None);
-    layer: returns the weight [out, in, …] and bias of a layer; of_d: fields of Architecture that only D uses.
+    Args: names: the other program's layer names in G and in D; theirs: {name: array} of averaged G, of G and of D (G's
+    and D's may be None); layer: returns a layer's weight [out, in, …] and bias; of_d: Architecture's fields for D only.
     """
     averaged, raw, d = theirs
     assert averaged is not None
@@ -256,7 +256,7 @@ def translated_state(
 def architecture_of(
     rgb: list[torch.Tensor], latent_size: int, stem: Stem, num_classes: int, **of_d: Any
 ) -> Architecture:
-    """Return the architecture that fits the to-RGB weights `rgb`, from 4x4 upwards; raises ValueError if none fits."""
+    """Return the architecture that fits the to-RGB weights `rgb` (4x4 comes first); raises ValueError if none fits."""
     widths = [weight.shape[1] for weight in rgb]
     for stage, width in enumerate(widths, 1):
         architecture = Architecture(

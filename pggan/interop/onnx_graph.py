@@ -28,7 +28,7 @@ from pggan.sampling.latents import mean_features
 CENTER = 4  # index of the center in a flattened 3x3 neighbourhood
 OPSET = 17  # operator set of 2022, which all current runtimes support, also in browsers
 IR_VERSION = 8  # version of the ONNX file format that came with operator set 17
-TOLERANCE = 1e-4  # allowed difference between pixels in [-1, 1], about 1/80 of an 8-bit step
+TOLERANCE = 1e-4  # allowed difference from PyTorch's pixels in [-1, 1], about 1/80 of an 8-bit step
 # Networks with little training amplify rounding errors, so this multiple of PyTorch's rounding error is allowed.
 ROUNDINGS = 8
 BATCHES = (1, 3)  # A graph has to accept any batch size, so images are compared at two batch sizes.
@@ -73,7 +73,7 @@ class Graph:
 def build(generator: LoadedGenerator, *, for_page: bool = False) -> tuple[bytes, float]:
     """Return the ONNX graph of a generator on the CPU, and the largest pixel difference from PyTorch's images.
 
-    Inputs are `latents` [N, Z], one-hot `labels` [N, L] if G has classes, and `truncation` [1] if `for_page` is true.
+    Inputs: `latents` [N, Z]; if G has classes, one-hot `labels` [N, L]; for a web page (`for_page`), `truncation` [1].
     The output is `images` [N, C, R, R] in about [-1, 1], at the generator's resolution and alpha.
     Raises ArithmeticError if images differ too much, which is a bug of pggan, not a user's mistake.
     """
@@ -148,7 +148,7 @@ def stem(graph: Graph, network: Generator) -> str:
 
 
 def images(graph: Graph, x: str, network: Generator, level: int, *, share: float = 1.0) -> str:
-    """Add the to-RGB layer of resolution `level` to the graph; `share` is its weight in a blend of two resolutions."""
+    """Add the to-RGB layer of resolution `level` to the graph; multiply the layer's images by `share` (1: no blend)."""
     layer: Any = network.to_rgb[str(level)]
     filters = network.architecture.bilateral
     linear = 1.0 if filters else share
@@ -174,7 +174,7 @@ def bilateral(graph: Graph, x: str, network: Generator, side: int) -> str:
 
 
 def truncated(graph: Graph, features: str, network: Generator) -> str:
-    """Add truncation to the graph: features are pulled towards the mean features of their class."""
+    """Add truncation to the graph: the input `truncation` (1: no effect) pulls features to their class's mean."""
     num_classes = network.architecture.num_classes
     centers = torch.cat([mean_features(network, label) for label in (range(num_classes) if num_classes else [None])])
     center: Any = centers
@@ -195,7 +195,7 @@ def largest_difference(
 ) -> float:
     """Return the largest difference between pixels of the graph `exported` and of the network.
 
-    Raises ArithmeticError if it exceeds TOLERANCE, and also exceeds ROUNDINGS times the network's rounding error.
+    Raises ArithmeticError if this difference is above TOLERANCE, and above ROUNDINGS * (the network's rounding error).
     """
     differences, allowed, exact = [], TOLERANCE, deepcopy(network).double()
     for count in BATCHES:

@@ -43,12 +43,12 @@ class PickledType(Instance):
         if code not in NUMBERS:
             raise ValueError(f"the file has an array of dtype {code!r}, which does not hold numbers")
         kind = np.dtype(code).newbyteorder(self.state[1] if self.state else "=")
-        raw = content if isinstance(content, bytes) else content.encode("latin1")  # Python 2 pickles bytes as str.
+        raw = content if isinstance(content, bytes) else content.encode("latin1")  # Bytes of Python 2 arrive as str.
         return np.ndarray(shape, kind, raw, order=order)
 
 
 class PickledArray(Instance):
-    """Stands for a pickled NumPy array; `np.asarray` makes the real array."""
+    """Stands for a pickled NumPy array; `np.asarray` converts this object to the array."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         _, shape, kind, is_transposed, content = self.state
@@ -82,14 +82,14 @@ class RestrictedUnpickler(pickle.Unpickler):
 def read_foreign_file(path: Path) -> Any:
     """Return the content of a pickle or a PyTorch file; raises ValueError if the file is damaged or may run code."""
     try:
-        # A file of pytorch_GAN_zoo may hold a BaseConfig object, which is read as an Instance.
+        # A file of pytorch_GAN_zoo may hold a BaseConfig object; PyTorch makes an object of our class Instance instead.
         with torch.serialization.safe_globals([(Instance, "models.utils.config.BaseConfig")]):
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as of_torch:  # PyTorch may raise any exception for a damaged file
         content: Any = 0
         with suppress(EOFError, LookupError, MemoryError, pickle.UnpicklingError), path.open("rb") as file:
             content = RestrictedUnpickler(file, encoding="latin1").load()
-        if not isinstance(content, int):  # files of old PyTorch versions begin with a pickled number
+        if not isinstance(content, int):  # a number is no network: files of old PyTorch versions begin with a number
             return content
         asked = re.search(r"GLOBAL (\S+)", str(of_torch))
         problem = f"it asks to run {asked[1]}" if asked else "it is empty or damaged: download it again"

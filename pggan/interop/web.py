@@ -39,13 +39,13 @@ def write_web(generator: TrainedGenerator, config: ExportConfig) -> float:
     files["generator.onnx"], difference = build(generator.loaded, for_page=True)
     with atomic_directory(Path(config.out)) as temporary:
         for file, content in files.items():
-            with atomic_write(temporary / file) as each:  # if the disk is full, atomic_write's error names the file
+            with atomic_write(temporary / file) as each:  # why atomic_write: on a full disk, its error names the file
                 each.write_bytes(content)
     return difference
 
 
 def read_runtime(given: str | None) -> dict[str, bytes]:
-    """Return {name: bytes} of FILES in the .tgz `given` (None: npm downloads it); raises UserError for a wrong file."""
+    """Read FILES from the .tgz `given` (None: npm downloads it): {name: bytes}.  Raises UserError for a wrong file."""
     path, found = Path(given) if given is not None else fetched(), dict[str, bytes]()
     try:
         with tarfile.open(path) as archive:

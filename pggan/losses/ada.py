@@ -46,7 +46,7 @@ ANGLES = ("angle_before", "angle_after")
 
 
 def draw(rng: StepRng, batch: int) -> Tensor:
-    """Draw a random threshold and value for each image, parameter and call of `augment`: [N, TRANSFORMS, 2, K]."""
+    """Draw thresholds and values [N, TRANSFORMS, 2, K] for N images, TRANSFORMS calls of `augment` and K parameters."""
     shape = (batch, TRANSFORMS, len(PARAMETERS))
     least, uniform = rng.uniform("augment_least_p", *shape), rng.uniform("augment_uniform", *shape)
     normal = rng.normal("augment_normal", *shape)
@@ -89,7 +89,7 @@ def power_of_two(exponents: Tensor) -> Tensor:
 
 
 def sampling_matrix(parameters: Mapping[str, Tensor], side: int) -> Tensor:
-    """The affine maps [N, 2, 3] from points of augmented images to points of original images, all in [-1, 1]."""
+    """The affine maps [N, 2, 3] from points of augmented to points of original images; an image spans [-1, 1]^2."""
     a = parameters
     shape = rotation(a["angle_before"]) * power_of_two(torch.stack([a["stretch"], -a["stretch"]], 1))[:, None]
     shape = product(shape, rotation(a["angle_after"])) * power_of_two(a["scale"])[:, None, None]
@@ -119,7 +119,7 @@ def sample(grid: Tensor, images: Tensor) -> Tensor:
 def sample_back(grid: Tensor, gradient: Tensor) -> Tensor:
     """The adjoint of `sample`: the gradient of the images, from the `gradient` of the sampled images."""
     backward, asked = torch.ops.aten.grid_sampler_2d_backward, [True, False]
-    found = backward(gradient, gradient, grid, BICUBIC, REFLECTION, False, asked)  # argument 2 gives the images' shape
+    found = backward(gradient, gradient, grid, BICUBIC, REFLECTION, False, asked)  # only the shape of argument 2 counts
     return found[0]  # type: ignore[no-any-return]
 
 
@@ -130,7 +130,7 @@ def transform_colors(images: Tensor, parameters: Mapping[str, Tensor]) -> Tensor
     gray, contrast = colors.mean(1, keepdim=True), power_of_two(a["contrast"])
     result = contrast * (1 - 2 * a["invert"]) * (gray + a["brightness"])
     if colors.shape[1] == 3:
-        across = (colors.roll(1, 1) - colors.roll(-1, 1)) / sqrt(3)  # cross product of colours with grey axis
+        across = (colors.roll(1, 1) - colors.roll(-1, 1)) / sqrt(3)  # cross product of each colour with the grey axis
         turned = a["hue"].cos() * (colors - gray) + a["hue"].sin() * across
         result = result + contrast * power_of_two(a["saturation"]) * turned
     return torch.cat([result, opacity], 1)
@@ -158,7 +158,7 @@ class AdaptiveP:
 
     def follow(self, sign: Tensor, batch: int) -> Tensor:
         """Record the mean `sign` of D's scores of a batch, change p every INTERVAL calls, and return p."""
-        known = sign.isfinite()  # infinite or NaN scores do not count, because the trainer skips this update of D
+        known = sign.isfinite()  # a NaN sign does not count: for NaN scores, the trainer skips the update of D
         self.signs.add_(torch.where(known, sign * batch, 0))
         self.images.add_(known * batch)
         self.updates.add_(1)

@@ -35,7 +35,7 @@ class Reals(NamedTuple):
 # A `Show` augments images [N, C, R, R].  The int is 0 (reals) or 1 (fakes) for D, 2 (reals) or 3 (fakes) for G.
 Show = Callable[[Tensor, int], Tensor]
 # A `Critic` is D at a fixed resolution and alpha.  It maps images [N, C, R, R] to scores [N] and class logits [N, L].
-# If D has P parts with separate losses, its scores are [N, P].
+# A D with P parts, such as a plain D and heads on features, gives scores [N, P]; each part has its own loss.
 # With sub_batches=2, D computes minibatch statistics of reals (first half) and fakes (second half) separately.
 Critic = Callable[..., tuple[Tensor, Tensor]]
 
@@ -74,7 +74,7 @@ class GradientPenalty:
         gradient = to_float32(gradient).flatten(1)
         # The official D gets images enlarged to the final resolution; each doubling halves the gradient's norm.
         factor = 2.0**missing_levels
-        if self.target == 0:  # the derivative of a norm at 0 is NaN
+        if self.target == 0:  # the formula below would divide by this target
             return self.weight / factor**2 * gradient.square().sum(1)
         norm: Tensor = torch.linalg.vector_norm(gradient, dim=1)
         target = self.target * factor
@@ -83,7 +83,7 @@ class GradientPenalty:
     def of_scores(self, images: Tensor, scores: Tensor, context: PenaltyContext) -> Tensor:
         """The differentiable penalty [N] for the gradient of `scores` [N] with respect to `images` [N, C, R, R]."""
         scale = context.scale
-        total = (scores if scale is None else scores * scale).sum()  # a scalar, as `grad_outputs` imports slow sympy
+        total = (scores if scale is None else scores * scale).sum()  # for scores [N], `grad` would import slow sympy
         with switched(weight_gradients=False):
             (gradient,) = torch.autograd.grad(total, images, create_graph=True)
         return self.of(gradient if scale is None else to_float32(gradient) / scale, context.missing_levels)
@@ -123,7 +123,7 @@ class Loss(ABC):
         return torch.sign(real_scores if self.zero_is_boundary else real_scores - fake_scores)
 
     def mean_sign(self, of_reals: float) -> float:
-        """Convert the mean sign of real scores to the mean of `signs`, for reals ~ N(m, s^2) and fakes ~ N(-m, s^2)."""
+        """Mean of `signs` if real scores ~ N(m, s^2) have the mean sign `of_reals`, and fake scores ~ N(-m, s^2)."""
         if self.zero_is_boundary:
             return of_reals
         normal = NormalDist()
@@ -143,10 +143,10 @@ class Loss(ABC):
         for at in penalised & set(images):
             images[at].requires_grad_()
         seen_reals, seen_fakes = show(images[PenaltyAt.reals], 0), show(images[PenaltyAt.fakes], 1)
-        if penalised & set(images):  # in one batch with fakes, R1 would compute gradients at fakes, too
+        if penalised & set(images):  # two batches: in a joint batch, R1 would compute gradients at fakes, too
             real_scores, real_logits = critic(seen_reals)
             fake_scores, fake_logits = critic(seen_fakes)
-        else:  # without R1 and R2, one batch of reals and fakes is faster than two
+        else:  # without R1 and R2, one joint batch is faster than two batches
             both, logits = critic(torch.cat([seen_reals, seen_fakes]), sub_batches=2)
             (real_scores, fake_scores), (real_logits, fake_logits) = both.chunk(2), logits.chunk(2)
         scores = {PenaltyAt.reals: real_scores, PenaltyAt.fakes: fake_scores}
@@ -181,7 +181,7 @@ class Loss(ABC):
 def sum_of_parts(
     terms_of: Callable[..., dict[str, Tensor]], real_scores: Tensor | None, fake_scores: Tensor
 ) -> dict[str, Tensor]:
-    """Call `terms_of` with scores [N]; for scores [N, P] of P parts of D, add up the terms [N] of all parts."""
+    """Return `terms_of` for scores [N].  For scores [N, P], add up what `terms_of` returns for each of D's P parts."""
     if fake_scores.ndim == 1:
         return terms_of(real_scores, fake_scores)
     reals = fake_scores.shape[1] * [None] if real_scores is None else real_scores.unbind(1)

@@ -31,7 +31,7 @@ C = TypeVar("C", bound=Collector)
 
 
 def find(key: str, name: str, known: Mapping[str, str]) -> Any:
-    """Import the object for `name`, a key of `known` or MODULE:OBJECT; raises UserError if the import fails."""
+    """Import the object that `name` (a key of `known`, or MODULE:OBJECT) stands for; raises UserError if this fails."""
     place = known.get(name, name)
     if ":" not in place:
         raise UserError(f"There is no {key}={name}.", nearest(name, [*known, "MODULE:OBJECT"]))
@@ -74,7 +74,7 @@ class Task:
         return self.known[key]
 
     def of_fakes(self, calculate: Callable[[Tensor], Tensor], count: int) -> RowCollector:
-        """Return the collector that applies `calculate` to at least `count` fakes; metrics share one collector."""
+        """Return the collector that applies `calculate` to at least `count` fakes.  Each function has one collector."""
         found: RowCollector = self.collectors.setdefault(calculate, RowCollector(calculate, 0, self.partition))
         found.count = max(found.count, count)
         return found
@@ -126,7 +126,7 @@ class Evaluator:
     """Evaluates one generator after another; results that depend on reals only are cached."""
 
     def __init__(self, names: Sequence[str], extractor: str, device: torch.device, count: int | None) -> None:
-        """Load metrics and extractor, or raise UserError; `count` fakes are drawn (None: as many as in each paper)."""
+        """Load metrics and extractor, or raise UserError.  Metrics use up to `count` fakes (None: `paper_images`)."""
         self.count, self.known = count, dict[Any, Any]()
         self.metrics: dict[str, type[Metric]] = {name: find("metrics", name, METRICS) for name in names}
         self.extractor: Any = None
@@ -144,8 +144,8 @@ class Evaluator:
     ) -> Evaluation:
         """Evaluate `network`; all ranks have to call this method.
 
-        `pyramid` has the reals, which must be the same in all calls, because results are cached.  Raises UserError if
-        there are too few images.
+        `pyramid` is the dataset of reals.  All calls must have the same dataset, because results for reals are cached.
+        Raises UserError if there are too few images.
         """
         side = settings.resolution
         partition, reals = RankPartition.at(side, group, shows_progress=shows_progress), RealImages(pyramid, side)

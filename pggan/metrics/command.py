@@ -103,7 +103,7 @@ def images_of_run(run: str) -> tuple[DataConfig, int]:
 
 
 def report(config: EvaluateConfig, result: dict[str, Any]) -> None:
-    """Print all evaluations, as JSON or as tables."""
+    """Print all evaluations: as JSON with `json=true`, else as tables."""
     if config.json:
         print(json.dumps(result, indent=1))
         return

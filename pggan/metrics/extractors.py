@@ -84,7 +84,7 @@ def pixels() -> Callable[[Tensor], Tensor]:
 
 
 def box_means(images: Tensor) -> Tensor:
-    """Average images down to at most 32x32, scaled so that distances are RMS differences between pixels in [0, 1]."""
+    """Average images down to at most 32x32.  Distances of results are RMS differences between pixels in [0, 1]."""
     means = F.adaptive_avg_pool2d(images.float(), min(PIXEL_SIDE, images.shape[-1])).flatten(1)
     scaled: Tensor = means / (255 * float(means.shape[1]) ** 0.5)
     return scaled

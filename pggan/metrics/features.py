@@ -23,13 +23,13 @@ SHOWN = 4  # A picture shows each fake beside the fake's 4 nearest training imag
 
 
 def distance_blocks(others: Tensor, *orientations: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """For each block of B images, yield the first image's index, and the distances [B, M] to all of `others` [M, F].
+    """Divide images into blocks of B; for each, yield the first image's index, and distances [B, M] to `others` [M, F].
 
-    `orientations`: features [N, F] of the images and, optionally, of their mirror images; the smaller distance is used.
+    `orientations`: features [N, F] of the images and, optionally, of mirror images: then the smaller distance counts.
     """
     for start in range(0, len(orientations[0]), DISTANCE_ROWS):
         rows = [one[start : start + DISTANCE_ROWS].double() for one in orientations]
-        # A matrix product is ten times as fast as differences, but equal features of norm L get distances up to 1e-7 L.
+        # Ten times as fast as without a matrix product, but equal features of norm L get distances up to 1e-7 L, not 0.
         blocks = (torch.cdist(one, others.double(), compute_mode="use_mm_for_euclid_dist") for one in rows)
         yield start, reduce(torch.minimum, blocks)
 
