@@ -8,7 +8,7 @@ mean difference between the sorted projections; SWD is the mean over all vectors
 
 Unlike the official code, this code does not flip reals, or repeat grayscale images to three channels.  Patch corners
 and directions are the same in each evaluation, so that equal sets have the distance 0.  This code also supports 8x8
-images (one level), and channels with zero variance (not divided by the standard deviation).
+images (one level).  It does not divide channels with zero variance by their standard deviation.
 """
 
 import tempfile
@@ -29,7 +29,7 @@ PATCHES = 128
 SIDE = 7
 MIN_LEVEL = 16
 DIRECTIONS = 4 * 128
-AT_ONCE = 32  # Patches are projected on 32 directions at once, which takes 268 MB for 16384 images.
+AT_ONCE = 32  # Patches are projected on 32 directions at once, which takes 268 MB of memory for 16384 images.
 BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
 
 
@@ -69,14 +69,14 @@ def cut_patches(level: Tensor, corners: Tensor) -> Tensor:
 
 
 def corners_of(block: int, count: int, side: int) -> Tensor:
-    """Draw corners [2, count, 128] of patches (rows, then columns); the seed is `block`, the first image's index."""
+    """Draw rows and columns [2, count, 128] of patches in `count` images; `block` (first image's index) is the seed."""
     generator = generator_for(0, f"swd patches {side}", block)
     corners: Tensor = torch.randint(side - SIDE + 1, (2, count, PATCHES), generator=generator)
     return corners
 
 
 def random_directions(size: int, side: int) -> Tensor:
-    """Random unit vectors [size, DIRECTIONS] for the pyramid level with `side` pixels a side."""
+    """Random unit vectors, the columns of [size, DIRECTIONS], for the pyramid level with `side` x `side` pixels."""
     directions = torch.randn(size, DIRECTIONS, generator=generator_for(0, "swd directions", side), dtype=torch.float64)
     units: Tensor = directions / directions.norm(dim=0)
     return units.float()
@@ -91,7 +91,7 @@ class PatchCollector(Collector):
         self.starts = [block.start for block in self.partition.own(count)]
         self.levels = resolutions_between(min(MIN_LEVEL, resolution), resolution)[::-1]
         self.patches: dict[int, list[Tensor]] = {side: [] for side in self.levels}
-        self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, 2, C]: sums of x and x^2 by image
+        self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, 2, C]: sums of values and squares
 
     def add(self, images: Tensor) -> None:
         for side, level in zip(self.levels, laplacian_pyramid(images.float()), strict=True):

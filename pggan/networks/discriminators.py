@@ -1,4 +1,4 @@
-"""Two other discriminators.  One sees images and their pretrained features, the other wraps a user's module.
+"""Two discriminators besides the plain D: one also sees pretrained features of images, one wraps a user's module.
 
 Shapes: N batch size, C channels, R resolution, S side of feature maps, L labels, F = C R^2 + number of features.
 Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4.  The idea to keep a plain D
@@ -110,7 +110,7 @@ class ProjectedDiscriminator(Discriminator):
         self.index_weights()
 
     def set_backbone(self, dtype: torch.dtype | None, network: EfficientNetLite0 | None = None) -> None:
-        """Use `network` to compute D's features in `dtype`.  None means the pretrained network, and float32."""
+        """Use `network` (None: the pretrained network) to compute D's features in `dtype` (None: float32)."""
         network = load_efficientnet_lite0() if network is None else network
         self.backbone = Backbone(network, self.score.weight.device, dtype or torch.float32)
 
@@ -152,7 +152,7 @@ class ProjectedDiscriminator(Discriminator):
         return self.score_features(self.features(images, share), resolution, alpha, sub_batches)
 
 
-OWN: dict[str | None, nn.Module] = {}  # {class name: user's discriminator}; empty outside `own_discriminator` blocks
+OWN: dict[str | None, nn.Module] = {}  # {class name: user's module}; empty outside `own_discriminator` blocks
 
 
 class OwnDiscriminator(ProgressiveNetwork):
@@ -171,7 +171,7 @@ class OwnDiscriminator(ProgressiveNetwork):
     def forward(
         self, images: Tensor, resolution: int, alpha: float | Tensor = 1.0, sub_batches: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """Scores [N] and empty class logits [N, 0] of `images` [N, C, R, R].  Sub-batches are scored separately."""
+        """Score `images` [N, C, R, R] by sub-batch (such as reals); return scores [N] and empty class logits [N, 0]."""
         scores = torch.cat([self.module(part) for part in images.chunk(sub_batches)]).float()
         if scores.shape != images.shape[:1]:
             problem = f"The discriminator {self.architecture.discriminator} returned {[*scores.shape]}."

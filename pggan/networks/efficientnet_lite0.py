@@ -34,7 +34,7 @@ MEAN, STD = 127, 128  # pixels in [0, 255] become (pixel - MEAN) / STD, as when 
 STRIDES = (4, 8, 16, 32)
 ENDS = (4, 6, 12, 17)  # the first ENDS[i] layers compute the feature map with stride STRIDES[i]
 CHANNELS = (24, 40, 112, 320)
-SCALES = (16.0, 8.0, 4.0, 2.0)  # divisors of the feature maps: roughly their standard deviations for images of noise
+SCALES = (16.0, 8.0, 4.0, 2.0)  # divisors of the feature maps: roughly the maps' standard deviations for noise images
 SMALLEST = 64  # D enlarges smaller images to this side in pixels, so that the map at stride 32 has 2x2 pixels or more
 
 
@@ -71,7 +71,7 @@ class ConvNorm(nn.Module):
 
 
 class Block(nn.Module):
-    """An inverted residual block: 1x1 expansion, depthwise convolution, 1x1 projection and a shortcut if shapes fit."""
+    """Inverted residual block: 1x1 expansion, depthwise convolution, 1x1 projection; a shortcut if shapes are equal."""
 
     def __init__(self, inputs: int, outputs: int, expansion: int, kernel: int, stride: int) -> None:
         super().__init__()

@@ -40,7 +40,7 @@ class Prepared(NamedTuple):
     kernel: Kernel
     bias: Tensor
     sums: Tensor | None = None  # [O, 4, 4], only in `ConvWithStddev`: what a stddev of 1 adds to the result
-    rows: Sequence[Rows] = ()  # functions that return memory for gradients of the bias and of an RGB layer's weight
+    rows: Sequence[Rows] = ()  # each function returns a tensor for the gradient of the bias or an RGB layer's weight
 
 
 Key = tuple["Equalized", Algorithm, float]
@@ -52,12 +52,12 @@ class Computing:
     def __init__(self) -> None:
         self.options = ComputeOptions()
         self.prepared: dict[Key, Prepared] | None = None
-        self.served = False  # whether layers use Triton, which then also makes the kernels
+        self.served = False  # whether layers use Triton, which then also makes the convolution kernels
         self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # kernels for the next `prepare_together`
         self.plans: dict[Any, Plan] = {}
 
     def prepare_together(self, keys: Iterable[Key]) -> dict[Key, Prepared]:
-        """Make the kernels of many layers in one Triton launch; omit layers whose dtype is not `options.dtype`."""
+        """Make many layers' convolution kernels in one Triton launch; skip layers whose dtype isn't `options.dtype`."""
         served = [key for key in keys if key[0].dtype == (self.options.dtype or torch.float32)]
         requests = [layer.request(algorithm, scale) for layer, algorithm, scale in served]
         if not requests:
@@ -135,7 +135,7 @@ class Equalized(nn.Module):
         algorithm = algorithm_for(x, shape, self.rescaling)
         may_scale_x = self.rescaling is Rescaling.same and algorithm.only_scales
         may_scale_x = may_scale_x and (shape, x.dtype) == (weight.shape, weight.dtype)
-        # An exported network must work for every batch size, so x is never scaled instead of the weight.
+        # The choice depends on the batch size, but an exported network must work for all batch sizes: scale the weight.
         may_scale_x = may_scale_x and not torch.compiler.is_exporting() and not self.computing.served
         if may_scale_x and x.numel() < weight.numel():
             x, scale = x * scale, 1.0
@@ -150,7 +150,7 @@ class Equalized(nn.Module):
         if computing.served:
             computing.asked[computing.options][key] = None
         if key not in cache:
-            with torch.enable_grad():  # a later pass, which reuses the kernel, may need gradients
+            with torch.enable_grad():  # even if this pass needs no gradients, a later pass with the same kernel may
                 cache |= computing.prepare_together([key]) if computing.served else {}
                 if key not in cache:
                     prepared = self.prepare(algorithm, scale)
@@ -220,7 +220,7 @@ class ProgressiveNetwork(nn.Module):
 
 @contextmanager
 def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen: bool = False) -> Iterator[None]:
-    """Inside the `with` block, `network` uses `options`; weights must not change.  `frozen`: no weight gradients."""
+    """`network` uses `options` in the `with` block; do not change weights there.  `frozen`: weights get no gradient."""
     computing, before = network.computing, network.computing.options
     computing.options = options
     expected, computing.asked[options] = computing.asked.get(options, ()), {}

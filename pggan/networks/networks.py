@@ -41,7 +41,7 @@ class GeneratorStem(nn.Module):
     def __init__(self, inputs: int, width: int, stem: Stem) -> None:
         super().__init__()
         self.width, self.stem = width, stem
-        # The paper's 4x4 convolution has 16 times the fan-in, so the gain is He's gain / 4, as in the official code.
+        # The paper's 4x4 convolution has 16 times this fan-in, so the gain is He's gain / 4, as in the official code.
         self.dense = Equalized(width * 16, inputs, gain=HE_GAIN / 4)
         if stem is not Stem.unit_bias:
             self.dense.bias = nn.Parameter(torch.empty(width))  # one bias for all 4x4 pixels of a feature map
@@ -202,7 +202,7 @@ def new_discriminator(architecture: Architecture) -> ProgressiveNetwork:
 
 
 def initialize(network: nn.Module, seed: int, name: str) -> None:
-    """Draw weights from N(0, 1), and set biases to 0.  Only `seed`, `name` and the weight's name determine a weight."""
+    """Draw weights from N(0, 1); set biases to 0.  Only `seed`, the weight's name and the network's `name` matter."""
     with torch.no_grad():
         for key, weight in network.state_dict().items():  # `state_dict` includes the buffer `FixedConv.weight`
             if key.endswith("bias"):

@@ -27,7 +27,7 @@ MIN_KERNEL_TO_FACTORS = 4
 
 
 class Switches:
-    """Settings of all operations, global because autograd runs backward passes in its own threads."""
+    """Settings of all operations.  The settings are global, because autograd runs backward passes in other threads."""
 
     reference = False  # whether forward passes use plain PyTorch operations, for comparisons
     # With `weight_gradients=False`, backward passes compute only gradients of images; `weight.grad` does not change.
@@ -49,9 +49,9 @@ def switched(**values: bool) -> Iterator[None]:
 
 
 def fuse_resampling(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
-    """Multiply a kernel [O, I, 3, 3] by `scale`.  Fuse it with pooling to [O, I, 4, 4] or upsampling to [I, O, 4, 4].
+    """Scale a kernel [O, I, 3, 3], and fuse the kernel with pooling, [O, I, 4, 4], or upsampling, [I, O, 4, 4], if any.
 
-    A fused kernel is the sum of four shifted copies.  One matrix product adds them ten times as fast as slices would.
+    A fused kernel is the sum of four shifted copies.  One matrix product adds the copies ten times as fast as slicing.
     """
     if rescaling is Rescaling.same:
         return kernel if scale == 1 else kernel * scale
@@ -132,7 +132,7 @@ class Algorithm(NamedTuple):
     grad_input: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None
     grad_weight: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None
     prepare: Callable[[Tensor, Rescaling, float], Tensor] = fuse_resampling
-    only_scales: bool = True  # without resampling, `prepare` only scales the kernel, so callers may scale x instead
+    only_scales: bool = True  # whether, without resampling, `prepare` only scales the kernel; callers may then scale x
 
 
 REFERENCE = Algorithm(plain_convolve, prepare=lambda kernel, rescaling, scale: kernel * scale, only_scales=False)

@@ -13,7 +13,7 @@ from pggan.ops.convolution import Switches
 from pggan.ops.fused import EPSILON, LEAKY_SLOPE, Rows
 from pggan.ops.products import LinearMap
 
-# Arguments: x [N, C, …]; a bias [C] or None; None or a function that returns memory for the bias's gradient.
+# Arguments: x [N, C, …], then a bias [C] and a function that returns a tensor for the bias's gradient, or two Nones.
 Activation = Callable[[Tensor, Tensor | None, Rows | None], Tensor]
 
 
@@ -52,7 +52,7 @@ def activate_and_normalize(x: Tensor, bias: Tensor | None = None, rows: Rows | N
 
 
 class ActivationAndNorm(torch.autograd.Function):
-    """Bias, leaky ReLU and pixel norm in one operation, because autograd would keep four tensors of x's size."""
+    """One operation for bias, leaky ReLU and pixel norm; for three, autograd would keep four tensors of x's size."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, rows: Rows | None) -> Tensor:
@@ -72,7 +72,7 @@ class ActivationAndNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        """The gradient of x.  For the leaky ReLU z, y = scale * z, g = dL/dy: dL/dz = scale * (g - y * mean(g * y))."""
+        """The gradient of x.  dL/dz = scale * (g - y * mean(g * y)) with z = leaky ReLU, y = scale * z, g = dL/dy."""
         y, scale = ctx.saved_tensors
         if ctx.rows is not None:
             rows = ctx.rows() if ctx.needs_input_grad[1] else None

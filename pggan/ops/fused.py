@@ -26,7 +26,7 @@ IMAGE_TILE = 8192  # numbers that a program of the stddev kernel holds at a time
 PROGRAMS = 512  # number of Triton programs that sum over pixels: about 4 on each of an H200's 132 multiprocessors
 REASON_WIDTH = 120  # messages quote at most this many characters of Triton's error
 
-Rows = Callable[[], Tensor]  # returns memory [PROGRAMS, …]; each Triton program adds its part of a gradient to one row
+Rows = Callable[[], Tensor]  # returns a tensor [PROGRAMS, …] with one row for each Triton program's part of a gradient
 
 
 @cache
@@ -40,7 +40,7 @@ def problem() -> str | None:
 
 
 def launch(name: str, programs: int, on: Tensor, *arguments: object, **constants: float) -> None:
-    """Launch `programs` programs of the Triton kernel `name` on the GPU of `on`, which is the kernel's first argument.
+    """Launch `programs` programs of the Triton kernel `name` on the GPU that holds `on`, the kernel's first argument.
 
     Raises StepFailed if Triton is missing or can't compile; training then continues with PyTorch's operations.
     """
@@ -121,7 +121,7 @@ class PixelSums:
 
 
 def bias_act_backward(y: Tensor, gradient: Tensor, scale: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-    """Return the gradient of x for `BiasAct` or, with `scale`, `bias_act_norm_`.  Add the bias's gradient to `rows`."""
+    """Gradient of x for `BiasAct` (with `scale`: `bias_act_norm_`).  Adds the bias's gradient to `rows`, if given."""
     gradient, y = dense(gradient), dense(y)
     result = torch.empty_like(gradient)
     pitch, most = (0, inf) if rows is None else (rows.stride(0), PROGRAMS)

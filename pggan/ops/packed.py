@@ -29,7 +29,7 @@ def pack_size(outputs: int, inputs: int) -> int:
 def places(k: int, rescaling: Rescaling, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return a mask, which is 1 where a packed kernel holds a tap (weight) of the unpacked kernel, and 0 elsewhere.
 
-    Axes: pixel in a pack of the smaller image, pack (REACH), pixel in a pack of the larger image, column of the kernel.
+    Axes: pixel in the smaller image's pack; one of REACH packs of the larger image; pixel in that pack; kernel column.
     At pixel a of the smaller image (input or output), column t reads pixel a * stride + t - 1 of the larger image.
     """
     side, stride = side_and_stride(rescaling)

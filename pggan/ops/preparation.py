@@ -60,7 +60,7 @@ class Transform(NamedTuple):
 def transform_of(
     weight: Tensor, inputs: int, scale: float, rescaling: Rescaling = Rescaling.same, k: int | None = None
 ) -> Transform:
-    """Return the `Transform` from a weight's first `inputs` input maps to a kernel.  `k`: pixels per pack, if any."""
+    """The `Transform` from a weight's first `inputs` input maps to a kernel.  `k`: pixels per pack; None: no packs."""
     taps, step = (weight.shape[3], weight.stride(3)) if weight.ndim == 4 else (1, 1)
     side, stride = side_and_stride(rescaling) if rescaling is not Rescaling.same else (taps, 1)
     packs = (k, k * stride) if k else (1, 1)
@@ -75,14 +75,14 @@ def transform_of(
 
 
 def map_of_ones(weight: Tensor, scale: float) -> Transform:
-    """Return the `Transform` that convolves a 4x4 map of ones with the last input map's kernels, as [O, 4, 4, 1]."""
+    """Return the `Transform` to [O, 4, 4, 1]: a 4x4 map of ones, convolved with the weights of the last input map."""
     (outputs, inputs), step = weight.shape[:2], weight.stride(3)
     origin = (inputs - 1) * weight.stride(1) + 8 * step
     return Transform(outputs, 1, 4, 4, 1, 1, 1, 4, 1, 3, origin, weight.stride(0), 1, -step, scale)
 
 
 class Request(NamedTuple):
-    """A layer's weight, instructions to make kernels from the weight, and parameters to pass on unchanged."""
+    """A layer's weight, instructions to make kernels from it, and parameters that `Prepare` returns unchanged."""
 
     weight: Tensor
     transforms: tuple[Transform, ...]
@@ -108,7 +108,7 @@ class Plan:
         self.programs = [torch.repeat_interleave(each).int().to(device) for each in counts]  # each program's table row
 
     def prepare(self, dtype: torch.dtype) -> list[Tensor]:
-        """Make all convolution kernels, channels-last and in `dtype`: [k * rows, pixels * columns, height, width]."""
+        """Make kernels, channels-last, in `dtype`: [k * rows, pixels * columns, height, width] of each `Transform`."""
         if not self.transforms:
             return []
         result = torch.empty(sum(self.sizes), dtype=dtype, device=self.table.device)
@@ -133,7 +133,7 @@ class Plan:
 
 
 class Prepare(torch.autograd.Function):
-    """Makes all convolution kernels.  `backward` reads their gradients from `asides`, where the layers put them."""
+    """Makes all convolution kernels.  `backward` reads the kernels' gradients from `asides`, which the layers fill."""
 
     @staticmethod
     def forward(
@@ -166,7 +166,7 @@ def prepare_together(
     """Make all convolution kernels in one Triton launch; yield the kernels and the parameters of each request.
 
     Each kernel comes with a list that collects the kernel's gradients.  Each parameter comes with a function that
-    returns memory for the gradient.  `plans` caches tables on the GPU, because CUDA graphs can't copy tables there.
+    returns a tensor for the gradient.  `plans` caches tables on the GPU, because CUDA graphs can't copy tables to it.
     """
     about = tuple((request.weight.data_ptr(), request.transforms) for request in requests)
     plan = plans[about] = plans.get(about) or Plan(requests)

@@ -1,6 +1,6 @@
 """Matrix products on CPUs: dense layers, and 3x3 convolutions as one matrix product each (im2col).
 
-PyTorch multiplies matrices by MKL, which uses AVX-512 only on Intel's processors.  On other processors with AVX-512,
+PyTorch multiplies matrices with MKL, which uses AVX-512 only on Intel's processors.  On other processors with AVX-512,
 this file calls oneDNN, which is up to twice as fast (docs/decisions.md).
 
 In im2col, the window around each pixel becomes a row of one matrix; the kernel is the other matrix.  With fused
@@ -24,7 +24,7 @@ ZEN_5 = 26  # AMD's first processor family that calculates 512 bits in one step
 
 @cache
 def prefers_onednn() -> bool:
-    """Whether oneDNN is faster than MKL, which is so on processors with AVX-512 that are not made by Intel."""
+    """Whether oneDNN is faster than MKL: true on processors with AVX-512 that are not made by Intel."""
     facts = processor_facts()
     usable = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return usable and facts["vendor_id"] not in ("", INTEL) and "avx512f" in facts["flags"].split()

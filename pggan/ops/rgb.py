@@ -15,7 +15,7 @@ from pggan.ops import fused
 from pggan.ops.convolution import Switches
 from pggan.ops.fused import LEAKY_SLOPE, Rows, dense, launch_tiles
 
-MOST_CHANNELS = 4  # images have at most this many channels, because the Triton kernel `narrow` has four sums
+MOST_CHANNELS = 4  # images have at most this many channels: the Triton kernel `narrow` has sums for only four channels
 Operands = tuple[Tensor, Tensor | None, Tensor]  # weight, bias, images
 
 
@@ -25,7 +25,7 @@ class Layer(NamedTuple):
     to_rgb: bool
     scale: float  # multiplies the weight
     dtype: torch.dtype  # dtype of the feature maps
-    rows: Sequence[Rows]  # functions that return memory for the gradients of weight and bias
+    rows: Sequence[Rows]  # two functions, which return tensors for the gradients of weight and bias
 
 
 def steps(images: Tensor, weight: Tensor, layer: Layer) -> tuple[int, ...]:
@@ -44,7 +44,7 @@ def widen(images: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor | None,
 
 
 def narrow(wide: Tensor, y: Tensor | None, operands: Operands, layer: Layer, *results: Tensor | None) -> None:
-    """Launch the Triton kernel `narrow`: writes images to `results[0]`, adds weight and bias gradients to the rest."""
+    """Launch the Triton kernel `narrow`: set `results[0]` to images, add weight and bias gradients to `results[1:]`."""
     (weight, bias, images), (_, of_weight, _) = operands, results
     pitch = 0 if of_weight is None else of_weight.stride(0)
     others = y, weight, bias, images, *results, layer.scale, pitch, *steps(images, weight, layer)

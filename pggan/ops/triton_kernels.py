@@ -138,15 +138,15 @@ def narrow(
     plane, image, pixel, channel, maps_step, channel_step, pixels, tiles,
     SLOPE: tl.constexpr, CHANNELS: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Compute images from features `wide` [P, C] by a 1x1 convolution and a bias.  Write them to `result`, if given.
+    """If `result` is given, set it to the images that a 1x1 convolution and a bias compute from features `wide` [P, C].
 
     If y [P, C] is given, `wide` is first multiplied by the derivative of the leaky ReLU whose result is y.
-    Each program adds its parts of the gradients to one row of `of_weight` and to one row of `of_bias`.  The bias's
-    gradient is the sum of `wide` or, without y, of x.
+    Each program computes its parts of the gradients from `wide` and the images x, and adds them to one row of
+    `of_weight` and to one row of `of_bias`.  The bias's gradient is the sum of `wide` or, without y, the sum of x.
     """
     program, column = tl.program_id(0), tl.arange(0, COLUMNS)
     total_wide = tl.zeros((ROWS, COLUMNS), tl.float32)
-    # Sums over pixels for up to four image channels: w0 to w3 of `wide` times the channel, x0 to x3 of the channel.
+    # w0 to w3 add up `wide` times a channel of x, for up to four channels.  x0 to x3 add up the channels alone.
     w0, w1, w2, w3 = total_wide, total_wide, total_wide, total_wide
     x0 = tl.zeros((ROWS,), tl.float32)
     x1, x2, x3 = x0, x0, x0
@@ -198,9 +198,9 @@ def stddev(
 ):
     """Set `result` [N] to the minibatch stddev of x [N, numbers]; each program computes one group of images.
 
-    Backward pass: `of_result` [N] is the gradient of the stddev; `result` [N, numbers] is set to the gradient of x.
-    Double backward: `of_gradient` [N, numbers] is the gradient of what the backward pass returned.  Then `result` is
-    set to the gradient of x, and `of_of_result` [N] to the gradient of `of_result`.
+    Backward pass: if `of_result` [N], the stddev's gradient, is given, set `result` [N, numbers] to x's gradient.
+    Double backward: if `of_gradient` [N, numbers], the gradient of the backward pass's result, is also given, set
+    `result` to the gradient of x, and `of_of_result` [N] to the gradient of `of_result`.
     """
     first = tl.program_id(0) // groups * groups * size + tl.program_id(0) % groups
     factor, total = 0.0, tl.zeros((BLOCK,), tl.float32)
@@ -243,7 +243,7 @@ def stddev(
 
 
 # `table` has one row for each convolution kernel: the 14 integers of a `preparation.Transform`, then four offsets.
-# Integers 14 and 16 of a row: the numbers of the kernel's first Triton program in `prepare` and in `gradients`.
+# Integers 14 and 16 of a row: the index of the kernel's first Triton program in `prepare` and in `gradients`.
 # Integers 15 and 17 of a row: where in memory the convolution kernel and the weight's gradient begin.
 # `owners` has for each Triton program its row number in `table`.  A program computes BLOCK x BLOCK elements of one tap.
 
@@ -314,7 +314,7 @@ def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["uses"])
 def gradients(table, factors, owners, parts, result, uses, BLOCK: tl.constexpr):
-    """Set `result` to the gradients of all weights.  `parts` has `uses` gradients of each kernel, to be added up."""
+    """Set `result` to the gradients of all weights.  Each kernel's gradient is the sum of `uses` tensors in `parts`."""
     entry = tl.load(owners + tl.program_id(0))
     row = table + entry * FIELDS
     rows, columns, height, width = tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
@@ -331,7 +331,7 @@ def gradients(table, factors, owners, parts, result, uses, BLOCK: tl.constexpr):
         for down in range(copies):
             for right in range(copies):
                 y, x = tap // taps + down - shift, tap % taps + right - shift
-                pixel = number % k * stride + x - 1 + pixels  # pixel 0 is the first pixel of the left pack
+                pixel = number % k * stride + x - 1 + pixels  # counted from the left pack's first pixel
                 if (y >= 0) & (y < height) & (pixel >= 0) & (pixel < width * pixels):
                     at = parts + number * rows * row_size + (y * width * pixels + pixel) * columns
                     value += tl.load(at + places, mask=inside, other=0.0).to(tl.float32)
