@@ -20,7 +20,7 @@ from pggan.core.architecture import Rescaling
 from pggan.ops.products import LinearMap, bmm, empty, mm, prefers_onednn
 
 LARGE_MAP = 36  # oneDNN is faster than MKL if a transform's matrix has at least this many rows or columns
-CHUNK = 2**21  # numbers in Winograd's domain to compute at a time: as many as fit into the CPU's cache
+CHUNK = 2**21  # how many numbers in Winograd's domain are computed at a time: as many as fit into the CPU's cache
 
 # In one dimension, PIXELS maps 6 pixels to Winograd's domain, TAPS maps 3 taps to it, RESULT maps products to 4 pixels.
 PIXELS = (
@@ -41,7 +41,7 @@ TAPS = (
 )
 RESULT = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))
 DOUBLED = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 1))  # 4 pixels become 6
-HALVED = ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5))  # box pooling: takes the means of pixels 1 and 2, and of pixels 3 and 4
+HALVED = ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5))  # box pooling: 4 pixels become 2, each the mean of 2 neighbours
 ALWAYS_0 = 2  # fused forms skip this index of Winograd's domain: upsampling gives 0 there, and pooling does not use it
 
 
@@ -59,7 +59,7 @@ class Maps:
 
 @cache
 def maps(rescaling: Rescaling, dtype: torch.dtype) -> Maps:
-    """The matrices for `rescaling`, computed in float64 and rounded to `dtype`."""
+    """The matrices for a convolution that is fused with `rescaling`, computed in float64 and rounded to `dtype`."""
     pixels, taps, result = (torch.tensor(rows, dtype=torch.float64) for rows in (PIXELS, TAPS, RESULT))
     if rescaling is not Rescaling.same:
         kept = [number for number in range(len(pixels)) if number != ALWAYS_0]
@@ -129,8 +129,8 @@ def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
 
 def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
     numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # per image, in Winograd's domain
-    numbers //= 2 if prefers_onednn() else 1  # with oneDNN, chunks of twice the size are faster
-    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # every chunk reads the whole kernel
+    numbers //= 2 if prefers_onednn() else 1  # with oneDNN, chunks of 2 * CHUNK numbers are faster
+    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # few chunks, because each reads the kernel
     return (slice(start, start + size) for start in range(0, len(images), size))
 
 

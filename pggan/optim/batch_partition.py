@@ -15,8 +15,8 @@ from pggan.core.errors import UserError
 class BatchPartition:
     """Tells which images of a batch `rank` gets, if there are `world_size` ranks.
 
-    A batch is cut into chunks of images, and each rank gets one chunk.  With `elastic`, the number of chunks does not
-    depend on `world_size`; a rank gets one or more chunks, and computes each chunk in a separate pass.
+    A batch is cut into chunks of images.  Without `elastic`, each rank gets one chunk.  With `elastic`, the number of
+    chunks does not depend on `world_size`; each rank gets one or more chunks, and computes each in a separate pass.
     """
 
     rank: int
@@ -24,7 +24,7 @@ class BatchPartition:
     stddev_group: int
     elastic: bool
     configured_micro_batch_size: int | None  # largest number of images in a backward pass; None: no limit
-    most_chunks: int = 4  # most chunks of a batch with `elastic`; a limit on micro-batches can require more
+    most_chunks: int = 4  # with `elastic`: largest number of chunks, unless the micro-batch limit requires more
 
     def chunk_size(self, batch: int) -> int:
         """The number of images in a chunk, for a batch of `batch` images; the last chunk may have fewer."""
@@ -57,7 +57,7 @@ class BatchPartition:
         return max(len(replace(self, rank=rank).indices(batch)) for rank in range(self.world_size))
 
     def require_enough(self, batch: int) -> None:
-        """Raise UserError unless ranks get whole groups of minibatch stddev and, without `elastic`, the same number."""
+        """Raise UserError unless ranks get whole minibatch-stddev groups and, without `elastic`, equally many."""
         unit = min(self.stddev_group, batch) * (1 if self.elastic else self.world_size)
         if batch % unit:
             problem = f"The batch does not divide into groups (batch {batch}, model.stddev_group={self.stddev_group})"

@@ -59,7 +59,7 @@ class DgcReducer(GradientReducer):
 
         def wait() -> Tensor:
             self.group.wait(work)
-            set_mean(gradient, messages, count).mul_(scale)  # scaled, because `Descent` divides by the loss scale
+            set_mean(gradient, messages, count).mul_(scale)  # times `scale`, because `Descent` divides by `scale`
             sums.copy_(torch.where(finite, agreed[:-1], torch.nan))
             return buffer.attach(buffer.flat)
 
@@ -139,14 +139,14 @@ def share_to_send(ratio: float, warmup_images: int, since: int) -> float:
 
 
 def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
-    """Pack one-byte `values` [k], and their ascending `indices` [k] in a vector of length P = `size`, into a message.
+    """Pack one-byte `values` [k], the entries at ascending `indices` [k] of a vector [P] (P = `size`), into a message.
 
-    A message has the number of entries in each block (int32), the entries' indices within blocks (uint16), and values.
+    A message has the number of entries in each block (int32), all indices within blocks (uint16), and all values.
     """
     inside = torch.searchsorted(indices, torch.arange(0, size + BLOCK, BLOCK, device=indices.device)).diff()
     parts = inside.to(torch.int32), (indices % BLOCK).to(torch.uint16), values
     message = torch.cat([part.view(torch.uint8) for part in parts])
-    return nn.functional.pad(message, (0, -len(message) % 4))  # the next message has to begin at a multiple of 4 bytes
+    return nn.functional.pad(message, (0, -len(message) % 4))  # `set_mean` needs each message at a multiple of 4 bytes
 
 
 def set_mean(vector: Tensor, messages: Tensor, count: int) -> Tensor:

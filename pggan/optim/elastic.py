@@ -12,15 +12,15 @@ from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.reducer import FlatBuffer, GradientReducer, Handle
 from pggan.optim.state import Trainable
 
-NodeSums = dict[range, Tensor]  # {range of the batch's chunks: [P + S], sums of their P gradients and S scalars}
+NodeSums = dict[range, Tensor]  # {range of chunks: [P + S], sums of P gradient elements and S scalars over the chunks}
 
 
 class ElasticReducer(GradientReducer):
     """Sums gradients in an order that does not depend on the number of ranks, so that the sum always has the same bits.
 
     The order is a binary tree, whose leaves are the chunks of the batch (batch_partition.py).  Each rank sums the
-    largest subtrees of its own chunks.  An all-to-all gives each rank one slice of every rank's sums.  Each rank adds
-    up the slices that it gets, and an all-gather joins the totals of all ranks.
+    largest subtrees of which it has all chunks.  An all-to-all gives each rank one slice of every rank's sums.  Each
+    rank adds up the slices that it gets, and an all-gather joins the totals of all ranks.
     """
 
     def __init__(self, group: ProcessGroup, partition: BatchPartition) -> None:
@@ -73,7 +73,7 @@ def add_chunk(node_sums: NodeSums, chunk: int, flat: Tensor) -> None:
 
 
 def nodes_of(chunks: range) -> list[range]:
-    """The largest subtrees of one rank's `chunks`, in the order in which the rank sends the subtrees' sums."""
+    """The largest subtrees that consist of one rank's `chunks`, in the order in which this rank sends their sums."""
     node_sums: NodeSums = {}
     for chunk in chunks:
         add_chunk(node_sums, chunk, torch.zeros(()))

@@ -14,8 +14,8 @@ from pggan.networks.networks import Generator, initialize, new_discriminator
 from pggan.optim.updates import Adam, flatten_storage, new_moments
 
 # Loss scaling for float16 (Micikevicius et al. 2018, section 3.2), as torch.amp.GradScaler does it.
-INIT_SCALE = 2.0**12  # with GradScaler's 2^16, the first updates would overflow and be skipped
-MAX_SCALE = 2.0**24  # float16 numbers underflow below 2^-24, so a larger loss scale is useless
+INIT_SCALE = 2.0**12  # first loss scale; with GradScaler's 2^16, the first updates would overflow and be skipped
+MAX_SCALE = 2.0**24  # largest loss scale; a larger one is useless, because float16 numbers underflow below 2^-24
 GROWTH_INTERVAL = 2000  # the loss scale doubles after this many updates without an overflow (GradScaler's default)
 
 AUGMENTATION = "augmentation"  # key of ADA's tensors in a checkpoint; absent without ADA
@@ -109,7 +109,7 @@ class State:
 
 
 def new_state(architecture: Architecture, seed: int, device: torch.device, *, half: bool = False) -> State:
-    """Build a new state.  `seed` sets weights, except in a user's discriminator.  `half`: scale losses for float16."""
+    """Build a new state.  `seed` sets weights, but not those of a user's own D.  `half`: scale losses for float16."""
     with torch.device(device):
         generator, discriminator = Generator(architecture), new_discriminator(architecture)
         g_ema = Generator(architecture)  # deepcopy(generator) would corrupt memory if tensors are PyTorch's FakeTensors

@@ -90,7 +90,7 @@ def phase_of(resolution: int, batch: int) -> Phase:
 
 def measured(steps: dict[str, Step], phase: Phase, device: torch.device, config: BenchConfig) -> dict[str, float]:
     """Time the functions in `steps` {name: function} in turns; returns {name: median seconds of a step}."""
-    interval = config.loss.reg_interval  # Each round of steps has equally many gradient penalties.
+    interval = config.loss.reg_interval  # Rounds of n * `interval` steps all have equally many gradient penalties.
     count = interval if device.type == "cpu" else interval * -(-QUEUED_UPDATES // interval)
     images = 2 * torch.rand(phase.batch, 3, phase.resolution, phase.resolution, device=device) - 1
     reals = Reals(images.contiguous(memory_format=torch.channels_last), None, None)
@@ -111,7 +111,7 @@ def measured(steps: dict[str, Step], phase: Phase, device: torch.device, config:
 
 
 def run_scaling(config: BenchScalingConfig) -> int:
-    """Start the ranks; in a rank, time training steps together with the other ranks. Returns the exit code."""
+    """Start the ranks or, in a rank's process, time steps together with the other ranks.  Returns the exit code."""
     info, largest = rank_from_environment(), max(config.processes)
     if info is not None:
         return run_distributed(info, config.devices, partial(measure_scaling, config))

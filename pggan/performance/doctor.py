@@ -56,7 +56,7 @@ class Check(NamedTuple):
 
 
 def run(config: DoctorConfig) -> int:
-    """Run all checks and print the results; returns 0 if training can run."""
+    """Run all checks and print the results; returns 0 if training can run, else EXIT_FAILED."""
     device, broken = choose_device(config.device, "device"), list[str]()
     for check in CHECKS:
         row = check.row(device)

@@ -38,7 +38,7 @@ MAX_AVATAR = 256  # highest final resolution for avatars; larger avatars show no
 
 
 class MeasuredCosts:
-    """Predicts training seconds per image from FLOPs, for networks of any size; measured step times correct this."""
+    """Predicts training seconds per image from FLOPs, for any network size; measured step times correct predictions."""
 
     def __init__(
         self, config: TrainConfig, facts: DataFacts, device: torch.device, ranks: int, speed: Speed | None = None
@@ -73,7 +73,7 @@ class MeasuredCosts:
 
 
 def choose_threads(costs: MeasuredCosts, recipe: Recipe, measure: Callable[[], None]) -> list[Choice]:
-    """Halve the number of CPU threads while that makes steps clearly faster; returns [] or the chosen number.
+    """Halve the number of CPU threads while that makes steps clearly faster; returns the choice in a list, or [].
 
     If other programs use the CPU, the threads of a step wait for one another: two threads can be slower than one.
     Args: costs: predicts step times of `recipe`; measure: times steps with the current threads, and corrects `costs`.

@@ -33,9 +33,9 @@ MIN_WIDTH = {4: 64, 128: 128, 256: 256, 512: 512}  # least model.fmap_max by fin
 BASE, MAX_BASE = 8, 8192  # fmap_base is BASE * final resolution * fmap_max / 64, at most MAX_BASE
 # On a CPU, runs of fewer than SHORT_RUN images use small batches, because more updates help short runs.
 # With batches of 4 instead of 8, KID (with Inception, x 1000) of portraits falls from 2.9 to 1.5 at 32x32.
-# With batches of 4 below 64x64, KID of portraits at 64x64 falls from 2.4 to 1.5.
-# Of 48 faces at 64x64, 34 have no defect with batches of 4, and 24 with 8 (with pretrained features: 26 and 19).
-# Longer runs on a CPU use batches of 16: after 476,000 avatars, KID (x 1000) is 217 instead of 268 with batches of 8.
+# At 64x64, with batches of 8, this KID falls from 2.4 to 1.5 if batches below 64x64 are of 4 instead of 8.
+# Of 48 faces at 64x64, 34 have no defect with batches of 4, and 24 with 8.  With pretrained features: 26 and 19.
+# Longer runs on a CPU use batches of 16: after 476,000 avatars, KID (x 1000) is 217, and 268 with batches of 8.
 SHORT_RUN, LONG_RUN_BATCH, DRAWN_BATCH, PHOTOS_BATCH = 200_000, {4: 16}, {4: 8}, {4: 4, 128: 8}
 GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}
 # At 64x64, pretrained features in D lower KID (with Inception, x 1000) of ORL faces from 9.7 to 1.4.
@@ -45,7 +45,7 @@ FALLING_SHARE = 0.14  # learning rates fall to 0 in the last 14 % of images at t
 PUBLISHED_FROM = 512  # from this final resolution on, loss and learning rates are those of the paper's official code
 # Learning rates by number of feature maps (fmap_max): 0.006 is from the recipe orl_64, 0.0025 from StyleGAN2-ADA.
 RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}
-# Long runs with fewer than 5,000 photographs use ADA.  In a short run with 1,349, ADA raised KID from 4.2 to 4.5.
+# Long runs with under 5,000 photographs use ADA.  In a short run with 1,349 portraits, ADA raised KID from 4.2 to 4.5.
 FEW_IMAGES = 5000
 STABLE_KEY, FADE_KEY = "schedule.stable_images", "schedule.fade_images"
 
@@ -78,7 +78,7 @@ class NetworkSizes(NamedTuple):
     features: bool = False  # whether D uses pretrained features from resolution FEATURES_FROM on
 
 
-NO_SIZES = NetworkSizes(0, 0, 0)  # placeholder until `choose_sizes` has chosen the sizes
+NO_SIZES = NetworkSizes(0, 0, 0)  # the value of `Recipe.sizes` until `choose_sizes` replaces it
 # A function of type Costs returns the training seconds per image by resolution, given network sizes and batch sizes.
 Costs = Callable[[NetworkSizes, PerResolution], Mapping[int, float]]
 
@@ -142,7 +142,7 @@ class Recipe:
         # At 64x64 with pretrained features, 39 of 64 faces have no defect with gamma 12, and 24 with gamma 4.
         # Without the features, KID (x 1000) of portraits is 83 with gamma 4, and 97 with gamma 12.
         # At 32x32, KID (x 1000, Inception) of portraits is 2.6 with gamma 1, and 6.2 with gamma 3.
-        at_64 = 12.0 if self.sizes.features else 4.0  # also 4 with features that init_from= or the user has set
+        at_64 = 12.0 if self.sizes.features else 4.0  # 4 also if init_from= or the user has set the features
         least = at_64 if photos and side == FEATURES_FROM and loss == "logistic" else 1.0
         gamma = gamma_by_rule(side, batch, least)
         gamma_by = f"0.0002 x {side}^2 / {batch}, at least {least:g}, because smaller values were worse"
@@ -154,7 +154,7 @@ class Recipe:
         few = photos and not is_short and facts.images < FEW_IMAGES and loss != "wgan_gp"
         augmentation = self.config.augmentation
         adapts = few if "augmentation" not in given else augmentation.name == "ada"
-        # With 1/15 of the images, 40 of 48 portraits have no defect, and 28 with 1/60.  With avatars, SWD was worse.
+        # Of 48 portraits, 40 have no defect if `part` is 15, and 28 if it is 60.  SWD of avatars was worse with 15.
         part = 60 if drawn else 15
         rampup, half_life = two_digits(min(images / 2, 500_000)), two_digits(min(max(images / part, 1000), 10_000))
         ticks = round(min(max(self.seconds / 120, 60), 600))  # log lines: one every two minutes, but 60 to 600 in all
@@ -234,15 +234,15 @@ class Recipe:
         return growth_seconds(each, *self.lengths()) + times * self.final_images(side) * each[side]
 
     def final_images(self, side: int) -> int:
-        """The least number of images at `side`; `side` is the final resolution only if there is time for them."""
+        """The least number of images at `side` for which there must be time if `side` is to be the final resolution."""
         if self.grows:
             fade = FADE[max(side, 8)]
-            trained = fade // 2 if self.transfers else 0  # trained weights need training only for other images
+            trained = fade // 2 if self.transfers else 0  # 0 with grow=: the weights are trained at `side`
             return trained if side <= self.config.schedule.first_resolution else fade
         return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]
 
     def lengths(self) -> tuple[PerResolution, PerResolution]:
-        """Return {resolution: images} of stable phases and of fades, before `choose_lengths` fits them to the time."""
+        """Two tables {resolution: images}, for stable phases and for fades; `choose_lengths` fits them to the time."""
         schedule = self.config.schedule.build()
         default = STABLE | ({schedule.first_resolution: 0} if self.grows else {})  # this resolution is trained already
         stable = schedule.stable_images if self.scales or STABLE_KEY in self.given else default
