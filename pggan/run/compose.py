@@ -92,7 +92,7 @@ def open_run(
         description["versions"] |= {"cpu_threads": torch.get_num_threads(), "images": pyramid.images}
 
         trainer = build_trainer(settings, source.architecture, source.schedule.phases, group)
-        stack.callback(trainer.release_graphs)  # unreleased CUDA graphs with NCCL kernels block destroy_process_group
+        stack.callback(trainer.release_graphs)  # destroy_process_group hangs if CUDA graphs still hold NCCL kernels
         restore(config, source, trainer, group)
         state, images = trainer.state, trainer.state.images
         stack.enter_context(disk_errors(run_dir, group))
@@ -100,7 +100,7 @@ def open_run(
         reporter: Reporter | NullReporter = NullReporter()
         pictures: Pictures | None = None
         limit: TimeLimit | None = None
-        if began is None:  # `began` is given after a rollback to a checkpoint, so that the run keeps its start time
+        if began is None:  # after a rollback to a checkpoint, `began` is not None, and the run keeps its start time
             began = time.monotonic() - spent - source.spent
         if group.is_main:
             write_config(run_dir, description)
@@ -165,7 +165,7 @@ def find_source(
     pyramid = open_everywhere(config, find_images, schedule, group)
     num_classes = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, num_classes)
-    if config.hours is not None:  # hours= changes the schedule, and checkpoints store the changed schedule
+    if config.hours is not None:  # with hours=, a resumed run takes the changed schedule from its checkpoint
         schedule = with_plan(schedule, group.broadcast_object(header))
     with group.collective_errors():
         if checkpoint is not None:
@@ -177,7 +177,7 @@ def find_source(
 
 
 def restore(config: TrainConfig, source: Source, trainer: Trainer, group: ProcessGroup) -> None:
-    """On all ranks, load the checkpoint or, without one, the weights of config.init_from; adds to `source.notes`."""
+    """On all ranks, load the checkpoint (if any) or config.init_from (if set), and note this in `source.notes`."""
     checkpoint, state, notes = source.checkpoint, trainer.state, source.notes
     with group.collective_errors():
         if checkpoint is not None:

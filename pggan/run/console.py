@@ -28,7 +28,7 @@ from pggan.core.text import NEXT, duration
 from pggan.run.summary import last_quality, quality
 from pggan.sampling.images import Pixels, to_pil
 
-FRAMES_PER_SECOND = 1  # drawing one frame of the live view delays training by 3 ms
+FRAMES_PER_SECOND = 1  # the live view is drawn once per second, because each drawing delays training by 3 ms
 KEPT_WARNINGS = 3  # number of warnings in the live view; train.log keeps all warnings
 BAR_WIDTH = 26
 FACES = 8

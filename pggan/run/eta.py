@@ -12,10 +12,10 @@ from pggan.training.timing import PhaseTimes
 
 # The speed is a weighted mean over steps.  A weight's half-life is 60 s, or half the elapsed time if that is longer.
 HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
-TRUSTED_SECONDS = 3.0  # steps timed before training have the weight of 3 seconds of training
+TRUSTED_SECONDS = 3.0  # if steps were timed before training, their speed has the weight of 3 seconds of training
 TRAINING_SHARE = 0.98  # training gets this share of the time limit; saving the last checkpoint gets the rest
 KNOWN_SHARE = 0.1  # phases are shortened only after 10 % of the time limit, when enough steps have been timed
-PLANNED = ("growth_images", "lr_decay_images", "total_images")  # keys that hours= changes, and that checkpoints store
+PLANNED = ("growth_images", "lr_decay_images", "total_images")  # settings that hours= changes and checkpoints store
 ENDLESS = 10**12  # an image count that no run reaches
 
 
@@ -27,7 +27,7 @@ class Eta:
     phase_times: PhaseTimes
     images: int
     now: float  # time of the last observation, in seconds of `time.monotonic()`
-    max_share: float = 0.0  # largest share of the time that evaluations are expected to take
+    max_share: float = 0.0  # evaluations are expected to take at most this share of the run's time
 
     def __post_init__(self) -> None:
         self._took = self._expected = TRUSTED_SECONDS if self.phase_times.measured else 0.0
@@ -89,7 +89,7 @@ class TimeLimit:
     def _grown_within(self, seconds: float, images: int) -> Schedule:
         """Return the schedule with shorter phases, so that the last phase begins within `seconds` from now."""
         schedule, planned = self.eta.course.schedule, self.configured.growth_images
-        # A phase that has begun never gets longer. The other phases get at most their configured lengths.
+        # A phase that has begun keeps at most its present length. Later phases get at most their configured lengths.
         phases = zip(schedule.phases[:-1], planned, strict=True)
         schedule = schedule.with_growth([of.end - of.start if of.start < images else count for of, count in phases])
         first = schedule.phases[-1].start
@@ -99,7 +99,7 @@ class TimeLimit:
 
 
 def with_plan(schedule: Schedule, plan: dict[str, Any]) -> Schedule:
-    """Return a copy of `schedule` with the image counts that `plan` stores under the keys in PLANNED."""
+    """Return `schedule` with the image counts in `plan` under the keys in PLANNED; a missing key changes nothing."""
     growth = plan.get("growth_images", ())
     schedule = schedule.with_growth(growth) if len(growth) == len(schedule.growth_images) else schedule
     return replace(schedule, **{key: plan[key] for key in PLANNED[1:] if key in plan})

@@ -23,7 +23,7 @@ MAX_POINTS = 100  # without evaluation.interval_images, a run has at most 100 ev
 
 
 def is_better(mark: dict[str, Any], best: Any) -> bool:
-    """Whether result `mark` beats `best`: it has another metric, a later phase or, in the same phase, a lower value."""
+    """Whether `mark` beats `best`: `mark` has another metric, a later phase or, in the same phase, a lower value."""
     if best is None or best["metric"] != mark["metric"]:
         return True
     this, other = ((-one["resolution"], one["fading"], one["value"]) for one in (mark, best))
@@ -41,7 +41,7 @@ class TrainingEvaluator:
     run_dir: Path
     interval_images: int | None  # if None, `share` decides how often evaluations run
     share: float  # largest share of the run's time for evaluations; the first and last one may exceed this share
-    images: int  # number of images shown so far
+    images: int  # image count at which the run starts or resumes
 
     def __post_init__(self) -> None:
         self._began, self._spent, metrics = time.monotonic(), 0.0, self.evaluator.metrics
@@ -75,13 +75,13 @@ class TrainingEvaluator:
             found = self.evaluator.evaluate(g_ema, shown, self.pyramid, group=self.group)
         except (UserError, RemoteUserError, torch.OutOfMemoryError) as error:  # failed evaluations must not end a run
             if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:
-                raise  # a rank that goes on alone would leave the other ranks waiting in collectives
+                raise  # this rank can't go on with training, because other ranks may still wait in the evaluation
             self.reporter.line(f"No evaluation at {images:,} images: {error}")
             return {}
         finally:
             self._evaluated_at, self.took = images, time.monotonic() - began
             self._spent += self.took
-            if self.interval_images is None:  # evaluations without a fixed interval don't count as training time
+            if self.interval_images is None:  # without a fixed interval, the measured speed leaves out evaluations
                 self.reporter.evaluated(self.took)
         for note in found.notes if is_first else ():
             self.reporter.line(note)
@@ -91,7 +91,7 @@ class TrainingEvaluator:
         return {f"metrics/{name}": value for name, value in found.values.items()}
 
     def _is_time(self, images: int, total: int) -> bool:
-        """Whether an evaluation is due. At the end, one always is. Without a fixed interval, rank 0's clock decides."""
+        """Whether an evaluation is due. The last step always has one. Without an interval, rank 0's clock decides."""
         if (is_last := images >= total) or self.interval_images is not None:
             return is_last or self.is_due(self._evaluated_at, images)
         if images - self._evaluated_at < total / MAX_POINTS:

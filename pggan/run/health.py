@@ -81,7 +81,7 @@ class Alarms:
         """Return the state of every alarm (1 or 0) by TensorBoard tag, and the texts of new alarms."""
         if resolution != self._resolution:
             self._resolution, self._said = resolution, set[str]()
-            self._recent[REALS_SIGN].clear()  # forget D's scores at the previous resolution, which can't be compared
+            self._recent[REALS_SIGN].clear()  # scores at two resolutions can't be compared, so the old ones go
         found = {
             "gradients": self._gradients(scalars),
             # While learning rates decay, even good runs have a D that is right about most reals, so this alarm is off.

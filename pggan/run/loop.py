@@ -58,7 +58,7 @@ class Run:
         self._phase_index = -1
         self._saved_at = self.state.images or -1
         self._save_is_due = False
-        self._problem: NonFiniteError | None = None  # the error that writing the last checkpoint raised
+        self._problem: NonFiniteError | None = None  # set when a checkpoint has NaN or infinite numbers
 
     @property
     def state(self) -> State:
@@ -122,7 +122,7 @@ class Run:
         scalars = means(values, group)
         if not step.is_last:
             self._replan(step.images)
-        if is_sound:  # no checkpoint is written after a skipped update, so nobody could use a score of these weights
+        if is_sound:  # after a skipped update, the weights may be broken, so they are not evaluated
             shown = self.course.at(step.images - 1)  # phase of this step; `step.images` may be in the next phase
             scalars |= self.evaluator.at_tick(state.g_ema, shown, step.images, self.course.schedule.total)
         if loss.scores_are_log_odds and "scores/reals" in values:
@@ -170,7 +170,7 @@ class Run:
         if self._wait_for_checkpoint() and self.group.is_main:
             prune(self.run_dir, images, self.writer.keep)  # removes old checkpoints that a killed command has left
         if problem := self.group.broadcast_object(str(self._problem or "")):
-            raise self._problem or NonFiniteError(problem)  # only rank 0 knows the error's image count
+            raise self._problem or NonFiniteError(problem)  # on rank 0, `_problem` also has an image count
         reporter.console.close()
         if images < schedule.total:
             reporter.line(f"Interrupted at {images:,} images; everything is saved. {next_start(self.run_dir)}")

@@ -26,7 +26,7 @@ from pggan.run.summary import METRIC, records_of
 
 HOST = "127.0.0.1"
 SAMPLES = "images=1000,text=1000"  # by default, TensorBoard shows only 10 random pictures per tag
-MAX_FACES = 4  # TensorBoard pins at most ten charts or pictures, so faces are pinned for the newest 4 runs only
+MAX_FACES = 4  # TensorBoard pins at most ten charts or pictures, so fakes are pinned for the newest 4 runs only
 PINNED = ("scores/reals", "scores/fakes", "speed/images_per_second", "speed/eta_seconds")
 
 
@@ -59,7 +59,7 @@ def run(config: MonitorConfig) -> int:
             (logdir / directory.resolve().name).symlink_to(directory.resolve(), target_is_directory=True)
         address = serve(logdir, directory.resolve().name, config.port) + cockpit(directory)
         print(f"{directory}: {address}", flush=True)
-        print("Faces, quality, scores and speed are pinned to the top.  Ctrl-C ends TensorBoard.", flush=True)
+        print("Fakes, quality, scores and speed are pinned to the top.  Ctrl-C ends TensorBoard.", flush=True)
         if config.open and not webbrowser.open(address):
             print("No browser could be opened.  Copy the address above to a browser on this machine.", flush=True)
         try:

@@ -37,8 +37,8 @@ FILM_GRIDS = 200  # number of frames in the film of a run
 FILM_SIDE, FILM_FPS = 256, 25  # side of the film in pixels, and frames per second
 LEAST_SECONDS = 60  # runs of less than 60 seconds write no film, because writing it takes a second
 MAX_TILE = 128  # longest side in pixels of an image in a frame of the film
-MAX_STORED_PIXELS = 2**16  # maximum number of pixels in a stored frame of the film; its file is below 200 KB
-MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # TensorBoard's projector shows at most 256 fakes, and 2^24 pixels in total
+MAX_STORED_PIXELS = 2**16  # maximum number of pixels in a stored frame of the film; a frame's file is below 200 KB
+MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # the projector gets at most 256 fakes (2^24 pixels) and as many reals
 POINTS, POINTS_FILE = "projector", "projector_config.pbtxt"  # folder and file that TensorBoard's projector reads
 POINT_TILE = 32  # side in pixels of an image in TensorBoard's projector
 
@@ -76,7 +76,7 @@ class Pictures:
         self.final, self.grid_images = schedule.final_resolution, grid_images
         self.film_images = -(-schedule.total // FILM_GRIDS)  # number of images shown between two frames of the film
         self.tile = min(self.final, MAX_TILE)
-        self.columns = 4 if 16 * self.tile**2 <= MAX_STORED_PIXELS else 2  # a frame of the film has 4x4 or 2x2 fakes
+        self.columns = 4 if 16 * self.tile**2 <= MAX_STORED_PIXELS else 2  # a frame has 4x4 small or 2x2 large fakes
         make_directory(self.film)
         for path in [path for path, facts in stored_grids(self.film).items() if facts.images > state.images]:
             path.unlink()
@@ -111,7 +111,7 @@ class Pictures:
         for name, network, path in (("fakes", g, None), ("averaged_fakes", self.state.g_ema, file)):
             fakes = draw_seeds(network, self._grid_size(phase.resolution), phase.resolution, phase.alpha)
             self._show(name, fakes, images, path)
-            self.reporter.console.faces(fakes)  # the averaged G's fakes come last, so the live view keeps them
+            self.reporter.console.faces(fakes)  # the live view keeps the fakes of the averaged G, which come last
 
     def _grid_size(self, resolution: int) -> int:
         side = max(resolution, min(self.final, MIN_TILE))
@@ -126,7 +126,7 @@ class Pictures:
 
     def _store_frame(self, phase: Phase, images: int) -> None:
         fakes = draw_seeds(self.state.g_ema, self.columns**2, phase.resolution, phase.alpha)
-        if len(fakes) >= FACES:  # fewer faces would not fill the row of thumbnails in the terminal
+        if len(fakes) >= FACES:  # 4 fakes can't fill the terminal's row of 8 thumbnails, so they are not shown there
             self.reporter.console.faces(fakes)
         small = shrink(fakes, max(phase.resolution // self.tile, 1))
         facts = GridFacts(images, phase.resolution, phase.alpha, round(self.reporter.hours, 6), self.columns)

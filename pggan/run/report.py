@@ -61,7 +61,7 @@ class Reporter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.console.__exit__()
-        with nullcontext() if kind is None else suppress(Exception):  # a second error must not hide the run's error
+        with nullcontext() if kind is None else suppress(Exception):  # errors of `close` must not hide the run's error
             self.board.close()
 
     @property
@@ -104,7 +104,7 @@ class Reporter:
         title = f"Phase {phase.index + 1} of {len(self.course.schedule.phases)}: {phase.name}, batch {phase.batch}"
         self.line(title if is_new else f"{title}, resumed at {images:,} images")
         if is_new:
-            # Resuming at `images` deletes TensorBoard's entries from step `images + 1` on, so no phase is listed twice.
+            # This entry is at step `images + 1`: a run that resumes at `images` deletes it and writes it again.
             self.board.add_text("phases", title, images + 1)
 
     def tick(self, images: int, phase: Phase, scalars: dict[str, float]) -> None:

@@ -42,7 +42,7 @@ def beside(run_dir: Path) -> Path:
 
 
 def next_start(run_dir: Path) -> str:
-    """Return a sentence that tells the user whether the same command resumes the run or starts from the beginning."""
+    """Return a sentence that tells the user whether repeating the command resumes the run or starts it again."""
     found = checkpoints_of(run_dir)
     does = f"resumes from {int(found[-1].name):,} images" if found else "begins again: there is no checkpoint yet"
     return f"The same command with run_dir={run_dir} {does}."

@@ -129,7 +129,7 @@ def join_ranks(config: TrainConfig, info: RankInfo, find_images: FindImages) -> 
     """Train as one of the ranks that a launcher such as torchrun has started."""
     if config.run_dir is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
         raise UserError("Ranks that torchrun restarts need a run directory to resume from.", "Add run_dir=DIR.")
-    if config.compute.deterministic:  # NVLS makes NCCL's sums vary between runs (github.com/NVIDIA/nccl/issues/1497)
+    if config.compute.deterministic:  # NCCL's NVLS algorithms give varying sums (github.com/NVIDIA/nccl/issues/1497)
         os.environ.setdefault("NCCL_ALGO", "^NVLS,NVLSTree")
     changed = Path(config.run_dir or "", COMPUTE_FILE)
     if config.run_dir is not None and changed.is_file():

@@ -60,7 +60,7 @@ def opened(config: DrawConfig, truncation: float = 1.0) -> tuple[TrainedGenerato
 
 
 def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int = 0) -> tuple[Tensor, list[str]]:
-    """Return latents [K, Z] and names for image files.  In a film's grid, cell `number` has its own seeds or order."""
+    """Return latents [K, Z] and names for image files, for cell `number` of a film's grid (see `interpolate`)."""
     if config.latents is None:
         wanted = [seed + 1000 * number for seed in parse_seeds(config.seeds)]
         return generator.latents(wanted), [f"seed-{seed:06d}" for seed in wanted]
