@@ -45,9 +45,9 @@ SEEDS = 100_000  # The page's random faces have seeds below this number, because
 BLOCK = 8  # Films are drawn in blocks of this many frames; between two blocks, the server can draw other images.
 MAX_FRAMES = 3600  # The longest film has two minutes at 30 frames per second.
 MAX_BYTES = 100_000_000  # largest photo in bytes; app.js has the same limit
-MAX_NAMES = 100_000  # longest list of names in bytes
+MAX_NAMES = 100_000  # largest JSON list of direction names, in bytes
 
-Answer = tuple[int, Iterable[bytes]]  # an HTTP body's length in bytes, and the body in parts
+Answer = tuple[int, Iterable[bytes]]  # the length of an HTTP body in bytes, and the pieces of this body in order
 
 
 def run(config: ExploreConfig) -> int:
@@ -79,7 +79,7 @@ def listen(
 
 
 def directions_file(run: str, given: str | None) -> Path | None:
-    """Return the file for directions and their names: `given`, or one in the run's folder; None for pretrained:NAME."""
+    """Return `given` or, without `given`, the run's file of named directions (None for run=pretrained:NAME)."""
     if given is not None or run.startswith(PREFIX):
         return None if given is None else Path(given)
     path = Path(run).parent if Path(run).name == GENERATOR_FILE else Path(run)
@@ -92,8 +92,8 @@ def page_files(
 ) -> dict[str, bytes]:
     """Return the web page's files {name: bytes}; raises UserError if the directions do not fit the generator.
 
-    Args: run: the user's run=; directions: a file of directions for the sliders (default: `directions_file` if it
-    exists, else principal directions); about: settings for the page's script; mark: metadata for saved pictures.
+    Args: run: value of the option run=; directions: file of the sliders' directions (None: the run's file if it exists,
+    else principal directions); about: settings for the page's script; mark: metadata for saved pictures.
     """
     file, names = directions_file(run, directions), []
     if file is not None and (directions is not None or file.is_file()):
@@ -101,7 +101,7 @@ def page_files(
     else:
         sliders = principal_directions(generator.network, DIRECTIONS, generator.settings().label)
     path = Path(run).absolute()
-    name = path.parent.name if path.suffix else path.name  # for a generator file, the name of the file's directory
+    name = path.parent.name if path.suffix else path.name  # The page names a generator file by the file's directory.
     facts = ("latent_size", "num_classes", "resolution", "alpha", "images")
     levels = [resolution for resolution in generator.resolutions if resolution <= generator.resolution]
     model = {fact: getattr(generator, fact) for fact in facts} | {"resolutions": levels, "name": name} | about

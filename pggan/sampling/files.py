@@ -99,7 +99,7 @@ def sheet(images: Iterable[Pixels], columns: int, zoom: int, captions: Sequence[
 
 
 def sheet_zoom(resolution: int, columns: int) -> int:
-    """Return the largest zoom >= 1 with images up to MIN_TILE pixels wide, and a sheet up to WIDEST pixels wide."""
+    """Return the largest zoom (at least 1) with images at most MIN_TILE pixels wide, and a sheet at most WIDEST."""
     return max(min(MIN_TILE, WIDEST // columns) // resolution, 1)
 
 
@@ -130,7 +130,7 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 def film_of(grids: dict[Path, GridFacts], count: int, most: int = MAX_FILM) -> Iterator[Pixels]:
-    """Yield `count` frames [H, W, 3] of a film of `grids`; film time is proportional to images shown in training."""
+    """Yield `count` frames [H, W, 3] of a film of `grids`; each frame stands for the same number of training images."""
     paths, facts = [*grids], [*grids.values()]
     with Image.open(paths[-1]) as largest:
         side = largest.width * film_zoom(largest.width, most)
@@ -161,7 +161,7 @@ def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path, mark: 
             write_video(shown, fps, temporary)
             return mark_film(temporary, kind, mark)
         pictures, unit = [to_pil(frame) for frame in shown], 1
-        if kind == ".gif":  # With one palette for all frames, parts without motion do not flicker.
+        if kind == ".gif":  # Because all frames have one palette, regions without motion do not flicker.
             pictures, unit = [picture.convert("RGB") for picture in pictures], 10
             sampled = [np.asarray(picture) for picture in pictures[:: count // 16 + 1]]
             palette = Image.fromarray(np.concatenate(sampled)).quantize(255)

@@ -20,12 +20,12 @@ PARALLEL_SIDE = 128  # Images of up to this side in pixels are drawn by one thre
 
 @dataclass(frozen=True)
 class RenderSettings:
-    """Settings for drawing images; truncation 1 has no effect, and a tensor `label` [N] has one class per image."""
+    """Settings for drawing images."""
 
     resolution: int
     alpha: float
-    truncation: float = 1.0
-    label: Tensor | int | None = None
+    truncation: float = 1.0  # 1 means no truncation
+    label: Tensor | int | None = None  # one class for all images, or classes [N]; None if G has no classes
 
 
 def seed_latents(seeds: list[int], size: int) -> Tensor:
@@ -42,7 +42,7 @@ def render_each(
     """Yield the images uint8 [R, R, C] of `latents` [N, Z], drawn one by one, because the batch size affects rounding.
 
     On a CPU, images of up to PARALLEL_SIDE pixels are drawn by one thread each, which is several times faster.
-    For truncation, `center` is the result of `mean_features`.
+    For truncation, `center` is the result of `mean_features`.  If `center` is None, there is no truncation.
     """
 
     def draw_one(latent: Tensor) -> Pixels:
@@ -59,14 +59,14 @@ def render_each(
                 for some in torch.split(latents, DRAWN_AHEAD * threads):
                     yield from pool.map(draw_one, some)
         finally:
-            torch.set_num_threads(threads)  # The pool's set_num_threads(1) also affects later threads.
+            torch.set_num_threads(threads)  # Undo the pool's set_num_threads(1), which also limits later threads.
 
 
 @torch.no_grad()
 def draw(
     network: Generator, latents: Tensor, settings: RenderSettings, batch_size: int = 8, center: Tensor | None = None
 ) -> Pixels:
-    """Draw images uint8 [N, R, R, C] of `latents` [N, Z]; for truncation, `center` is the result of `mean_features`."""
+    """Draw images uint8 [N, R, R, C] of `latents` [N, Z], truncated towards `center` (see `mean_features`) if given."""
     device, classes, images = network.weights[0].device, one_hot(network, settings.label, len(latents)), []
     for rows in torch.split(torch.arange(len(latents)), batch_size):
         features = network.features(latents[rows].to(device), None if classes is None else classes[rows])

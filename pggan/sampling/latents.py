@@ -148,9 +148,9 @@ def observed_features(network: Generator, count: int, label: Tensor | int | None
 
 
 def mean_features(network: Generator, label: Tensor | int | None) -> Tensor:
-    """Return the mean [1, C, 4, 4] of G's 4x4 features for one class; truncation pulls features towards this mean.
+    """Return the mean [1, C, 4, 4] of G's 4x4 features for the class `label` (None if G has no classes).
 
-    Truncation acts on features, because G normalises latents: shorter latents would give the same images.
+    Truncation pulls features towards this mean.  Shorter latents would change nothing, because G normalises latents.
     """
     return observed_features(network, CENTER_SEEDS, label)[1].mean(0, keepdim=True)
 
@@ -168,7 +168,7 @@ def principal_directions(network: Generator, count: int, label: Tensor | int | N
     coordinates = (features - features.mean(0)) @ components[:, :count]
     directions = F.normalize(coordinates.double().T @ latents.double()).float()
     largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
-    return directions * largest.sign()  # A direction's sign is arbitrary, so its largest entry becomes positive.
+    return directions * largest.sign()  # The sign is arbitrary; make the entry with the largest magnitude positive.
 
 
 def load_about(path: str | Path) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def load_about(path: str | Path) -> dict[str, Any]:
 
 
 def load_direction(given: str, size: int) -> Tensor:
-    """Read one direction [Z] from `given`: FILE:NUMBER, or FILE for direction 1; raises UserError if there is none."""
+    """Read a direction [Z] from `given`: FILE:NUMBER, or FILE for NUMBER 1; raises UserError if FILE lacks NUMBER."""
     path, _, number = (given, "", "1") if Path(given).is_file() else given.rpartition(":")
     directions = load_vectors("directions", path or given, size)
     possible = number.isdecimal() and 1 <= int(number) <= len(directions)

@@ -17,7 +17,7 @@ from PIL.PngImagePlugin import PngInfo
 from pggan.core.process import __version__
 
 MOST_LETTERS = 1000  # Longer descriptions are cut, because a JPEG file holds at most 64 KB of XMP.
-PNG_KEY, PNG_HEADER_BYTES = "XML:com.adobe.xmp", 33  # signature (8 bytes) and IHDR chunk (25 bytes) of a PNG file
+PNG_KEY, PNG_HEADER_BYTES = "XML:com.adobe.xmp", 33  # 33 bytes: a PNG file's signature (8) and IHDR chunk (25)
 MP4_BOX = b"uuid" + UUID("be7acfcb-97a9-42e8-9c71-999491e3afac").bytes
 GIF_TRAILER = bytes([1, *range(255, -1, -1), 0])  # With these bytes, GIF readers that do not know XMP skip the packet.
 SOURCE_TYPES = "http://cv.iptc.org/newscodes/digitalsourcetype/"
@@ -30,7 +30,7 @@ PACKET = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta 
 
 
 def mark_line(wanted: bool, run: object, what: str) -> str | None:
-    """Return a description for a file's metadata: program, run and `what`, such as the seeds; None if not `wanted`."""
+    """Return a description that names the program, `run` and `what` (such as the seeds); None if not `wanted`."""
     line = f"Drawn by a neural network: pggan {__version__}, run={run}, {what}"[:MOST_LETTERS]
     # "?" replaces characters that XML forbids, such as control codes.
     return re.sub(r"[^ -~\u00a0-\ud7ff]", "?", line) if wanted else None

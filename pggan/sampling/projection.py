@@ -52,7 +52,7 @@ def project(network: Generator, target: Pixels, settings: RenderSettings, steps:
 
 
 def search(network: Generator, target: Pixels, settings: RenderSettings, steps: int) -> Yielding[Tensor, None, None]:
-    """Find the latent [Z] whose image is nearest to `target`; yields the best after each batch of seeds and each step.
+    """Find the latent with the image nearest to `target`; yields the best [Z] after each batch of seeds and each step.
 
     Adam optimises several latents at once on the sphere of radius sqrt(Z); noise helps latents out of local minima.
     The StyleGAN2 projector (Karras et al. 2020, appendix D) optimises in W instead, and compares images by LPIPS.

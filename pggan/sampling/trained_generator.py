@@ -27,7 +27,7 @@ from pggan.sampling.latents import mean_features, parse_seeds, path_through, pri
 from pggan.sampling.marks import mark_line
 from pggan.sampling.projection import STEPS, Picture, Projection, laplacian_distance, project, read_target
 
-COMPARE = "pggan.metrics.command:compare"  # imported late, because `pggan.metrics` imports this module
+COMPARE = "pggan.metrics.command:compare"  # imported inside `evaluate`, because `pggan.metrics` imports this module
 PATHS = ("slerp", "lerp", "loop")
 Seeds = int | str | Iterable[int]  # for example 5, "0-63", "1,5,9-12" or [1, 5, 9]
 
@@ -75,7 +75,7 @@ class TrainedGenerator:
         self.class_names = loaded.class_names
         a = loaded.network.architecture
         self.latent_size, self.resolutions, self.num_classes = a.latent_size, a.resolutions, a.num_classes
-        self._center = cache(partial(mean_features, self.network))  # This caches the mean features of each class.
+        self._center = cache(partial(mean_features, self.network))  # returns the cached mean features of a class
 
     def latents(self, seeds: Seeds) -> Tensor:
         """Draw latents [N, Z] from N(0, 1) for `seeds`, such as 5 or "0-63"; raises UserError for invalid seeds."""
@@ -123,7 +123,7 @@ class TrainedGenerator:
         return self.sample(seeds, **options).grid(columns)
 
     def path(self, seeds: Seeds, kind: str, frames: int, settings: RenderSettings | None = None) -> Tensor:
-        """Return latents [`frames`, Z] on a path through `seeds`; with `settings`, images change at constant speed."""
+        """Return a path [`frames`, Z] through `seeds`; if `settings` is given, images change at constant speed."""
         require(kind in PATHS and frames >= 2, "path, frames", f"{kind}, {frames}", f"one of {PATHS}, and at least 2")
         distances = None if settings is None else partial(self.visible_steps, settings)
         return path_through(self.latents(seeds), kind, frames, distances)

@@ -21,7 +21,7 @@ from pggan.optim.reducer import AllReduce, GradientReducer
 from pggan.optim.state import State, new_state
 from pggan.training.trainer import Trainer
 
-# Only gradients.name=dgc and elastic=true import these modules.
+# These modules are imported only if needed: DGC for gradients.name=dgc, and ELASTIC for elastic=true.
 DGC, ELASTIC = "pggan.optim.dgc:DgcReducer", "pggan.optim.elastic:ElasticReducer"
 
 

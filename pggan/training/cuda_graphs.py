@@ -42,12 +42,12 @@ class CapturedStep:
 
 
 def capture(function: Callable[[], Metrics], pool: Any = None) -> tuple[Callable[[], None], Metrics]:
-    """Capture `function` as a CUDA graph; returns a function that replays the graph, and the result of `function`.
+    """Capture `function` as a CUDA graph; returns (a function that replays the graph, the result of `function`).
 
     Raises StepFailed if CUDA can't capture `function`, and RuntimeError if memory runs out.
     """
     torch.cuda.synchronize()
-    gc.collect()  # A capture fails if Python frees GPU memory during the capture.
+    gc.collect()  # A capture would fail if Python's garbage collection freed GPU memory during the capture.
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
     try:
         # "thread_local" lets other threads (such as NCCL's watchdog) use CUDA during the capture.
@@ -56,7 +56,7 @@ def capture(function: Callable[[], Metrics], pool: Any = None) -> tuple[Callable
     except Exception as error:
         torch.cuda.set_stream(stream)
         graph.reset()
-        # If another rank is lost during the capture, training restarts without CUDA graphs.
+        # If another rank was lost during the capture, StepFailed is raised, too: training restarts without CUDA graphs.
         if isinstance(error, RuntimeError) and is_out_of_memory(error):
             raise
         problem, off = f"CUDA can't capture a step: {str(error).strip().partition(chr(10))[0]}.", {"cuda_graphs": "off"}

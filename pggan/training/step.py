@@ -71,7 +71,7 @@ def g_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
 
 
 def shown(state: State, inputs: StepInputs, images: Tensor, place: int) -> Tensor:
-    """Augment `images` [N, C, R, R] if the run uses ADA; `place` selects one of several sets of random numbers."""
+    """Augment `images` [N, C, R, R] if the run uses ADA; `place` says which of a step's four augmentations this is."""
     draws, adaptive_p = inputs.augment, state.d.adaptive_p
     return images if draws is None or adaptive_p is None else augment(images, draws[:, place], adaptive_p.p)
 
@@ -97,7 +97,7 @@ def update(
     `means` has the mean loss of all ranks' images and, with ADA, the mean sign of D's scores.
     """
     name, loss, norm = trainable.name, means[0], trainable.gradient_norm()
-    wrong = (norm + loss) * 0 != 0  # true for infinity and NaN, which do not become 0 when multiplied by 0
+    wrong = (norm + loss) * 0 != 0  # true for infinity and NaN: only a finite number times 0 gives 0
     skip = wrong.float()
     trainable.update(learning_rate, wrong, skip)
     about = {f"{name}/loss": loss, f"{name}/gradient_norm": norm, f"{name}/skipped": skip}

@@ -22,19 +22,19 @@ EMA_DECAY = 0.999
 MAX_SECONDS = 5.0  # On a CPU, `of_phases` measures steps for at most 5 seconds, unless `seconds` is given.
 MAX_SHARE = 0.01  # On a CPU, `of_phases` measures steps for at most 1 % of the expected training time.
 STEPS = 3  # A step time is the median of 3 timed steps.
-WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # Number of first steps to ignore; on CUDA, some capture CUDA graphs.
+WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # number of first steps that are not timed, such as captures of CUDA graphs
 
 # A training step costs as much as 12 forward passes of G, and a gradient penalty as much as 6.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
-# {device: (launch seconds per step, launch seconds per resolution, share of a large matmul's FLOP/s in a step)}.
+# {device: (launch seconds per step, launch seconds per resolution, FLOP/s of a step / FLOP/s of a large matmul)}.
 # The CPU constants were fitted to the step times of the recipe `demo` (docs/lab.md); the MPS constants are a guess.
 ROOFLINE = {"cpu": (0.0, 0.01, 0.7), "mps": (0.0, 0.002, 0.3), "cuda": (0.00097, 0.00022, 0.75)}
-# The CUDA constants were fitted to the paper's networks on an H200, in 16 bits, as CUDA graphs (docs/performance.md).
+# The CUDA constants were fitted to 16-bit CUDA graphs of the paper's networks on an H200 (docs/performance.md).
 # Convolutions reach a larger share of a large matmul's FLOP/s if they have more feature maps.
 SHARES = {1: 0.165, 32: 0.26, 64: 0.54, 128: 0.72, 256: 0.87}
 # A forward pass reads and writes 8.1 bytes per activation, and 2.2 bytes more per activation of the last resolution.
 ACTIVATION_BYTES, IMAGE_BYTES, WEIGHT_BYTES = 8.1, 2.2, 240  # A step reads and writes 240 bytes per weight of G.
-MEMORY_BYTES = {False: 64, True: 19}  # measured bytes of memory per activation; True is for 16-bit activations
+MEMORY_BYTES = {False: 64, True: 19}  # {whether activations have 16 bits: measured bytes per activation}
 LARGE_BATCH, ROOM = 32, 1.4  # A CUDA graph needs 1.4 times the memory of an eager step.
 
 
@@ -53,10 +53,10 @@ class Speed(NamedTuple):
         step, level, share = ROOFLINE[kind]
         if kind == "cuda" and precision is not Precision.fp32:
             return cls(step, level, products, copies, SHARES)
-        return cls(step, level, share * products, copies / 2)  # float32 moves twice the bytes of 16 bits
+        return cls(step, level, share * products, copies / 2)  # float32 moves twice as many bytes as 16-bit numbers
 
     def seconds(self, architecture: Architecture, resolution: int, batch: int, reg_interval: int) -> float:
-        """The expected seconds of a step, averaged over steps with and without penalties.  `batch` 0: fixed costs."""
+        """The mean expected seconds of steps with and without penalties.  `batch` 0 gives the fixed costs of a step."""
         passes, found, before = batch * (UPDATE_PASSES + PENALTY_PASSES / reg_interval), self.step_seconds, 0
         for level in resolutions_between(MIN_RESOLUTION, resolution):
             width, total = architecture.width(level), architecture.multiply_adds(level)
@@ -125,7 +125,7 @@ class StepTimes:
         return self.speed.seconds(self.architecture, resolution, batch, self.reg_interval)
 
     def larger_batches(self, last: Phase, free: int | None) -> str:
-        """Advise larger batches in the `last` phase; return an empty text if `free` bytes of memory are too few."""
+        """Advise larger batches in phase `last`.  Returns "" below 128x128, for large batches, or if memory is low."""
         side, batch = last.resolution, last.batch
         each = MEMORY_BYTES["16" in precision_on(self.device, self.settings.precision)]
         needed = each * LARGE_BATCH * self.architecture.activations_up_to(side) + 2**30  # Weights need 1 GiB.
@@ -140,7 +140,7 @@ class StepTimes:
         began, ratios, trainer = time.perf_counter(), dict[int, float](), None
         alone = ProcessGroup.single_process(self.device)
         kinds = min(self.reg_interval, 2)
-        for phase in [phases[0], *reversed(phases[1:])]:  # The first phase is cheap, and predicts the others' time.
+        for phase in [phases[0], *reversed(phases[1:])]:  # The cheap first phase predicts the time of later phases.
             expected = self.expected(phase.resolution, phase.batch)
             needed = kinds * (WARMUP[self.device.type] + STEPS) * expected * nearest(ratios, phase.resolution)
             if time.perf_counter() - began + needed <= seconds:
@@ -168,13 +168,13 @@ class StepTimes:
 
 
 def nearest(ratios: Mapping[int, float], resolution: int) -> float:
-    """The ratio at the resolution nearest to `resolution`; 1 if `ratios` {resolution: ratio} is empty."""
+    """Return the ratio of the resolution nearest to `resolution`; 1 if `ratios` {resolution: ratio} is empty."""
     known = min(ratios, key=lambda one: abs(one.bit_length() - resolution.bit_length()), default=None)
     return 1.0 if known is None else ratios[known]
 
 
 def step_seconds(trainer: Trainer, phase: Phase, device: torch.device) -> float:
-    """Train on noise for a few steps of `phase`.  Returns the mean seconds of a step, with and without penalties."""
+    """Train on noise for a few steps of `phase`.  Returns the mean seconds of steps with and without penalties."""
     interval, state, architecture = trainer.loss.reg_interval, trainer.state, trainer.state.g_ema.architecture
     state.images, state.phase_index = (phase.start + phase.end) // 2, phase.index
     state.reset_optimizers()

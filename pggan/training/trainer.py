@@ -35,13 +35,13 @@ class Trainer:
     reducer: GradientReducer = field(default_factory=GradientReducer)
     indices: Callable[[int], Tensor | None] = lambda batch: None  # Returns this rank's image indices in a batch.
     micro_batch_size: Callable[[int], int | None] = lambda batch: None
-    scalars_as_tensors: bool = False  # whether eager steps get scalars as tensors, to round as CUDA graphs do
+    scalars_as_tensors: bool = False  # True makes eager steps round like CUDA graphs, whose scalars are tensors
     capture: bool = False  # whether steps run as CUDA graphs
 
     def __post_init__(self) -> None:
         self.taken: Counter[StepSpec] = Counter()  # {StepSpec: number of such steps in this phase}
         self.captured: dict[StepSpec, CapturedStep] = {}
-        self.pool: Any = None  # CUDA graphs run in turns, so they share this memory pool; PyTorch drops an unused pool.
+        self.pool: Any = None  # All CUDA graphs share this memory pool, because only one graph runs at a time.
 
     def step(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> dict[str, Tensor]:
         """Take a training step; returns metrics, which the next step overwrites.
@@ -51,7 +51,7 @@ class Trainer:
         """
         if phase.index != self.state.phase_index:
             self.state.reset_optimizers()  # The official code also resets Adam at the start of a phase.
-            self.release_graphs()  # Replayed graphs would use the old optimizer moments.
+            self.release_graphs()  # Graphs captured before still use Adam's old moments.
         self.reducer.begin_step(phase, self.state.images)
         inputs = self.draw_inputs(phase, reals, rng, ema_decay)
         metrics = self._take(inputs)
@@ -98,7 +98,7 @@ class Trainer:
             if not self.capture or self.taken[spec] == 0 or self.taken.total() < WARMUP_STEPS:
                 self.captured.clear()  # Eager steps need the memory that CUDA graphs occupy.
                 return self.eager_step(inputs)
-            if spec not in self.captured:
+            if spec not in self.captured:  # PyTorch drops an unused pool, so the first graph gets a new pool.
                 self.pool = self.pool if self.captured else torch.cuda.graph_pool_handle()
                 self.captured[spec] = CapturedStep(self.eager_step, inputs, self.pool)
             return self.captured[spec].replay(inputs)
@@ -108,7 +108,7 @@ class Trainer:
         # StepFailed is not raised within `except`, where the traceback would keep the step's tensors in memory.
         group = min(self.state.g_ema.architecture.stddev_group, count)
         size = min(self.micro_batch_size(spec.batch) or count, count)
-        smaller = max(size // 2 // group, 1) * group  # Micro-batches have whole groups of minibatch stddev.
+        smaller = max(size // 2 // group, 1) * group  # a multiple of `group`: groups of minibatch stddev stay whole
         eager = {"cuda_graphs": "off"} if self.capture else None  # captured steps need more memory than eager steps
         raise StepFailed(
             f"Out of memory at {spec.resolution}x{spec.resolution} with micro-batches of {size} images.",
