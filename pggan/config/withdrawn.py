@@ -38,7 +38,7 @@ REMEDIES = {
     "Only the training images of known data sets are downloaded, into data/downloads.": "download root split",
     "Enlarged images always repeat pixels.": "scaling",
     "The learning rates always grow with the square root of schedule.batch_factor.": "schedule.learning_rate_scaling",
-    "With hours=, training at low resolutions is always shortened if necessary.": "schedule.max_growth_share",
+    "With hours=, training at low resolutions is shortened if it would take too long.": "schedule.max_growth_share",
     "calibrate=true measures steps for two minutes at most.": "limit_seconds",
     "To write a trace, wrap Trainer.step in PyTorch's profiler.": "debug=profile monitor.profile_steps trace",
     "Set TERM=dumb to print lines instead of a live view. metrics.jsonl has all numbers.": "monitor.console",

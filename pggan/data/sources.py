@@ -89,7 +89,7 @@ def _files_below(path: Path) -> Iterator[Entry]:
         links = [name for name in subfolders if Path(folder, name).is_symlink()]
         for file in (Path(folder, name) for name in names + links):
             stamp = "missing"
-            with suppress(OSError):  # for a broken link `stat` fails, so the stamp stays "missing"
+            with suppress(OSError):  # for a broken link, `stat` fails, and `stamp` stays "missing"
                 status = file.stat()
                 stamp = f"{status.st_size}-{status.st_mtime_ns}"
             content = ImageFile(file, partial(_open_below, file, root))
@@ -165,7 +165,7 @@ def _tarred(path: Path) -> Iterator[Entry]:
         for member in archive:
             if not member.isdir():
                 problem = None if member.isreg() else SPECIAL
-                if member.sparse is not None:  # drop the empty part that GNU tar adds and tarfile misreads
+                if member.sparse is not None:  # drop its last, empty block, which tarfile misreads
                     member.sparse = [part for part in member.sparse if part[1]]
                 entry = _member(path, member.name, member.size, member, problem)
                 yield entry._replace(stamp=f"{changed}-{member.offset}", offset=member.offset)

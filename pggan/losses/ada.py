@@ -89,7 +89,7 @@ def power_of_two(exponents: Tensor) -> Tensor:
 
 
 def sampling_matrix(parameters: Mapping[str, Tensor], side: int) -> Tensor:
-    """The affine maps [N, 2, 3] from points of augmented to points of original images; an image spans [-1, 1]^2."""
+    """The affine maps [N, 2, 3] from an augmented image's points to the original's points; images span [-1, 1]^2."""
     a = parameters
     shape = rotation(a["angle_before"]) * power_of_two(torch.stack([a["stretch"], -a["stretch"]], 1))[:, None]
     shape = product(shape, rotation(a["angle_after"])) * power_of_two(a["scale"])[:, None, None]

@@ -128,7 +128,7 @@ def stored(block: Tensor) -> Tensor:
             file.write(block.numpy().tobytes())
             return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=tuple(block.shape)))
     except OSError as error:
-        problem = f"Patches of images can't be written to {tempfile.gettempdir()}: {error.strerror}."
+        problem = f"The images' patches can't be stored in {tempfile.gettempdir()}: {error.strerror}."
         raise UserError(problem, "Use fewer images (count=), or set TMPDIR to a directory with more space.") from error
 
 

@@ -52,7 +52,7 @@ class Computing:
     def __init__(self) -> None:
         self.options = ComputeOptions()
         self.prepared: dict[Key, Prepared] | None = None
-        self.served = False  # whether layers use Triton, which then also makes the convolution kernels
+        self.served = False  # whether layers use Triton; if so, Triton also makes their kernels from the weights
         self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # kernels for the next `prepare_together`
         self.plans: dict[Any, Plan] = {}
 

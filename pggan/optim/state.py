@@ -109,7 +109,7 @@ class State:
 
 
 def new_state(architecture: Architecture, seed: int, device: torch.device, *, half: bool = False) -> State:
-    """Build a new state.  `seed` sets weights, but not those of a user's own D.  `half`: scale losses for float16."""
+    """Build a new state.  `seed` decides the weights, except in a user's own D.  `half`: scale losses for float16."""
     with torch.device(device):
         generator, discriminator = Generator(architecture), new_discriminator(architecture)
         g_ema = Generator(architecture)  # deepcopy(generator) would corrupt memory if tensors are PyTorch's FakeTensors

@@ -74,7 +74,7 @@ class CostCounter:
 
         plain, penalized = step(()), step(loss.penalties())
         in_g, in_d = in_use(self.g), in_use(self.d)
-        # Memory holds G, the averaged G, and D.  Weights of this phase also have a gradient and Adam's two moments.
+        # Memory holds G, the averaged G, and D.  Weights trained in this phase also have a gradient and two moments.
         weights = 2 * count_parameters(self.g) + count_parameters(self.d) + 3 * (in_g + in_d)
         activations = self.memory * phase.batch * a.activations_up_to(phase.resolution)
         return {

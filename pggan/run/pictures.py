@@ -45,7 +45,7 @@ POINT_TILE = 32  # side in pixels of an image in TensorBoard's projector
 
 @dataclass(frozen=True)
 class Step:
-    """A training step that raises the image count from `before` to `images`; both are 0 at the start of training."""
+    """The number of images shown before a training step and after it (`images`); before the first step, both are 0."""
 
     phase: Phase
     before: int
@@ -111,7 +111,7 @@ class Pictures:
         for name, network, path in (("fakes", g, None), ("averaged_fakes", self.state.g_ema, file)):
             fakes = draw_seeds(network, self._grid_size(phase.resolution), phase.resolution, phase.alpha)
             self._show(name, fakes, images, path)
-            self.reporter.console.faces(fakes)  # the live view keeps the fakes of the averaged G, which come last
+            self.reporter.console.faces(fakes)  # the live view shows the latest: those of the averaged G
 
     def _grid_size(self, resolution: int) -> int:
         side = max(resolution, min(self.final, MIN_TILE))

@@ -49,7 +49,7 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
     if count * config.distributed.nnodes == 1:
         return train(config, find_images, ProcessGroup.single_process(choose_device(kind)))
     alone = config.loss.name != "object" and config.model.discriminator is None
-    require(alone, "devices", config.devices, "one device: your own loss or D needs torchrun to use more devices")
+    require(alone, "devices", config.devices, "one device: with your own loss or D, more devices need torchrun")
     return launch_ranks(config, kind, count)
 
 

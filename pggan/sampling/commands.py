@@ -107,7 +107,7 @@ def interpolate(config: InterpolateConfig) -> int:
     """
     walks, frames = config.path == "walk", config.frames
     if walks and config.latents is not None:
-        raise UserError("path=walk is a random walk, which can't pass through latents=.", "Leave out latents=.")
+        raise UserError("path=walk is a random walk, which can't visit given latents.", "Leave out latents=.")
     out = output_path(config.out, config.run, "interpolation", (*STILLS, *ANIMATED))
     animated = out.suffix.lower() in ANIMATED
     columns, rows = parse_grid(config.grid, "grid") if config.grid else (1 if animated else frames, 1)

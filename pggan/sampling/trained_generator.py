@@ -166,11 +166,11 @@ class TrainedGenerator:
         return dict(compared(self, data and str(data), list(metrics), extractor, count))
 
     def render(self, latents: Tensor, **options: Any) -> Pixels:
-        """Draw images uint8 [N, R, R, C] of `latents` [N, Z]; `options` go to the method `settings`."""
+        """Generate images uint8 [N, R, R, C] from `latents` [N, Z], with the settings `self.settings(**options)`."""
         return np.stack(list(self.stream(latents, self.settings(**options))))
 
     def stream(self, latents: Tensor, settings: RenderSettings) -> Iterator[Pixels]:
-        """Yield the images uint8 [R, R, C] of `latents` [N, Z]."""
+        """Generate images uint8 [R, R, C], one by one, from `latents` [N, Z]."""
         center = None if settings.truncation == 1 else self._center(settings.label)
         return render_each(self.network, latents, settings, center)
 

@@ -38,7 +38,7 @@ class StepInputs(NamedTuple):
     augment: Tensor | None = None  # ADA's random numbers, as `ada.draw` returns them
 
     def select(self, indices: Tensor) -> "StepInputs":
-        """Keep only the random numbers of the images at `indices`; `reals` stays unchanged."""
+        """Keep only the random numbers drawn for the images at `indices`; `reals` stays unchanged."""
         names = ("latents_d", "latents_g", "mix", "augment")
         drawn = {name: tensor[indices] for name in names if (tensor := getattr(self, name)) is not None}
         return self._replace(**drawn)
