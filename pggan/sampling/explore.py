@@ -131,7 +131,8 @@ class Server(ThreadingHTTPServer):
         self.generator, self.files, self.mark, self.names = generator, files, mark, names
 
     def draw(self, latents: Tensor, query: dict[str, str]) -> list[Pixels]:
-        settings = self.generator.settings(truncation=float(query["truncation"]), label=query.get("label"))
+        label = int(query["label"]) if "label" in query else None
+        settings = self.generator.settings(truncation=float(query["truncation"]), label=label)
         return self._drawing.submit(lambda: [*self.generator.stream(latents, settings)]).result()
 
     def film(self, latents: Tensor, query: dict[str, str]) -> bytes:
@@ -160,7 +161,7 @@ class Server(ThreadingHTTPServer):
 
     def search(self, photo: bytes, query: dict[str, str]) -> Answer:
         """Search for the latent that draws `photo` best; returns an HTTP body with the best latent after each step."""
-        settings = self.generator.settings(label=query.get("label"))
+        settings = self.generator.settings(label=int(query["label"]) if "label" in query else None)
         target = read_target(photo, settings.resolution, self.generator.network.architecture.channels)
         found, count = search(self.generator.network, target, settings, STEPS), ROUNDS + STEPS
 

@@ -91,8 +91,8 @@ class TrainedGenerator:
     ) -> RenderSettings:
         """Return settings for drawing images; raises UserError for a resolution or class that the generator lacks.
 
-        Args: truncation: below 1, images are pulled towards the average image; label: number or name of the class, by
-        default the first class.
+        Args: truncation: below 1, images are pulled towards the average image; label: the class, by default the first
+        one; an int is the number of a class, and a str is a name or, if no class has this name, a number.
         """
         if resolution is not None and resolution not in self.resolutions:
             levels = ", ".join(map(str, self.resolutions))
@@ -102,7 +102,8 @@ class TrainedGenerator:
             alpha = self.alpha if resolution in (None, self.resolution) else 1.0
         if not 0 <= alpha <= 1:
             raise UserError(f"alpha={alpha} is out of range.", "Take a number from 0 (old layers) to 1 (new layers).")
-        names = [*self.class_names, *map(str, range(self.num_classes))]
+        numbers = [*map(str, range(self.num_classes))]
+        names = [*self.class_names, *numbers] if isinstance(label, str) else numbers
         name = names[0] if label is None and names else str(label)
         if label is not None and name not in names:
             remedy = f"{nearest(name, names)} It has {self.num_classes} classes." if names else "It has no classes."

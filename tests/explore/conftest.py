@@ -20,7 +20,7 @@ def generator_file(tmp_path_factory):
     sizes = {"num_classes": 3, "latent_size": 20, "fmap_base": 128, "fmap_max": 8}
     network = ready(Generator, variant(resolution=32, **sizes))
     path = tmp_path_factory.mktemp("faces") / "generator.safetensors"
-    save_generator(LoadedGenerator(network, 16, 0.526, 4000), path)
+    save_generator(LoadedGenerator(network, 16, 0.526, 4000, ("2", "0", "1")), path)
     return path
 
 

@@ -102,6 +102,7 @@ def test_images_are_those_of_python(server, generator):
     response, content = ask(server, "POST", f"/image?{LOOK}", to_file(generator.latents([3])))
     (expected,) = generator.sample([3], truncation=0.7, label=2)
     assert (response.status, content) == (200, expected.convert("RGBA").tobytes())
+    assert [generator.settings(label=label).label for label in (2, "2", None)] == [2, 0, 0]  # "2" is a name
     assert ask(server, "GET", "/latent?seed=123456")[1] == to_file(generator.latents([123456]))
     assert ask(server, "GET", "/latent?seed=0-999999")[0].status == 400  # one face at a time
 
