@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from pggan.core.errors import UserError
@@ -113,7 +113,11 @@ def read_target(picture: Picture, resolution: int, channels: int) -> Pixels:
     """Crop and shrink a picture to uint8 [R, R, C]; raises UserError if the picture is damaged or too small."""
     what, path, content = "The picture", Path("picture"), BytesIO()
     if isinstance(picture, Image.Image):
-        picture.save(content, "PNG")
+        upright = ImageOps.exif_transpose(picture)
+        if upright.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16", "I;16B"):  # a PNG can't hold other modes
+            wanted = "I;16" if upright.mode[0] == "I" else "RGBA" if upright.has_transparency_data else "RGB"
+            upright = upright.convert(wanted)
+        upright.save(content, "PNG")
     elif isinstance(picture, bytes):
         content = BytesIO(picture)
     else:

@@ -145,6 +145,16 @@ def test_project_writes_what_other_commands_read(draw, generator, tmp_path, caps
     assert np.array_equal(picture[16 * zoom + 16 : -16 : zoom, : 16 * zoom : zoom], read_target(pictures[1], 16, 3))
 
 
+@pytest.mark.parametrize("mode", ["L", "RGBA", "PA", "I", "I;16", "F", "CMYK", "YCbCr", "HSV"])
+def test_a_pil_picture_of_any_mode_is_read_upright(mode):
+    picture = Image.new("L", (4, 4), "white")
+    picture.paste("black", (0, 0, 4, 2))
+    picture = picture.convert("I").point(lambda grey: grey * 257) if "I" in mode else picture
+    picture = picture.convert(mode)
+    picture.getexif()[274] = 6  # EXIF's Orientation: the top is on the right
+    assert read_target(picture, 4, 1)[0, :, 0].tolist() == [255, 255, 0, 0]
+
+
 def test_a_generated_image_is_found_again(generator):
     target = generator.sample([1500])[0]  # none of the candidates
     found = generator.project(target, steps=100)
