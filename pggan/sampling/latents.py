@@ -30,7 +30,7 @@ Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # (starts [F, Z], ends [F,
 Distances = Callable[[Tensor], Tensor]  # maps latents [N, Z] to the distances [N - 1] between successive latents
 
 MAX_SEEDS = 1_000_000  # A million latents of size 512 take 2 GiB.
-SMOOTHNESS = 15  # standard deviation in frames of the Gaussian that smooths a random walk
+SMOOTHNESS = 15  # standard deviation in frames of the Gaussian that smooths a random walk, at most 1/6 of its frames
 SAMPLES_PER_KEYFRAME = 64  # number of points per keyframe at which a path's length is measured
 CENTER_SEEDS = 1024  # Truncation pulls features towards the mean over this many latents.
 OBSERVED = 4096  # number of latents for the principal component analysis
@@ -124,7 +124,7 @@ def random_walk(seed: int, size: int, frames: int) -> Tensor:
     """Return a random walk [F, Z] that ends where it begins: noise, smoothed over frames by a periodic Gaussian."""
     noise = torch.randn(frames, size, generator=generator_for(seed, "walk", frames))
     frequency = torch.fft.rfftfreq(frames)[:, None]
-    transfer = torch.exp(-2 * (pi * SMOOTHNESS * frequency) ** 2)
+    transfer = torch.exp(-2 * (pi * min(SMOOTHNESS, frames / 6) * frequency) ** 2)
     walk: Tensor = torch.fft.irfft(torch.fft.rfft(noise, dim=0) * transfer, n=frames, dim=0)
     walk /= walk.square().mean().sqrt()
     return walk

@@ -105,7 +105,7 @@ def test_every_path_comes_as_picture_or_as_animation(draw, tmp_path, path, endin
     draw("interpolate", f"path={path}", "frames=6", f"grid={grid}", "zoom=1", f"out={tmp_path / f'a.{ending}'}")
     with Image.open(tmp_path / f"a.{ending}") as opened:
         assert opened.size == size
-        assert getattr(opened, "n_frames", 1) <= (1 if ending == "png" else 6)  # a walk hardly moves in six frames
+        assert getattr(opened, "n_frames", 1) == (1 if ending == "png" else 6)
 
 
 def test_path_n_of_a_film_goes_through_every_seed_plus_a_thousand_n_or_begins_at_the_nth_latent(draw, tmp_path):
