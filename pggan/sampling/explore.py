@@ -101,7 +101,7 @@ def page_files(
     else:
         sliders = principal_directions(generator.network, DIRECTIONS, generator.settings().label)
     path = Path(run).absolute()
-    name = path.parent.name if path.suffix else path.name  # The page names a generator file by the file's directory.
+    name = path.parent.name if path.is_file() else path.name  # The page names a generator file by the file's directory.
     facts = ("latent_size", "num_classes", "resolution", "alpha", "images")
     levels = [resolution for resolution in generator.resolutions if resolution <= generator.resolution]
     model = {fact: getattr(generator, fact) for fact in facts} | {"resolutions": levels, "name": name} | about

@@ -49,7 +49,7 @@ def serve():
 
 @pytest.fixture(scope="session")
 def server(generator, generator_file, serve):
-    made = listen(generator, str(generator_file.with_name("faces")), None, 0, mark_line(True, "faces", "the page"))
+    made = listen(generator, str(generator_file.with_name("faces.v2")), None, 0, mark_line(True, "faces", "the page"))
     serve(made)
     return made
 

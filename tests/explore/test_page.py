@@ -28,7 +28,7 @@ def downloads(browser, tmp_path_factory):
 def page(browser, server):
     """The page as it is after its first face."""
     browser.open(f"http://127.0.0.1:{server.server_port}/")
-    browser.wait("document.title === 'faces · pggan' && document.querySelector('#title').textContent === 'seed 0'")
+    browser.wait("document.title === 'faces.v2 · pggan' && document.querySelector('#title').textContent === 'seed 0'")
     browser.wait("document.querySelector('#face').ariaBusy === 'false'")
     yield browser
     assert browser.log == []

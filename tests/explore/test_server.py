@@ -127,6 +127,7 @@ def test_the_page_is_served_under_its_policy_and_nothing_else_is(server):
         assert "default-src 'self'" in response.headers["Content-Security-Policy"]
     about = json.loads(ask(server, "GET", "/model.json")[1])
     assert (about["resolution"], about["alpha"], about["num_classes"], about["latent_size"]) == (16, 0.526, 3, 20)
+    assert about["name"] == "faces.v2"
     assert len(ask(server, "GET", "/directions.bin")[1]) == 4 * 20 * 8
     for path in ("/../../etc/passwd", "/%2e%2e/pyproject.toml", "/image"):
         assert ask(server, "GET", path)[0].status == 404
