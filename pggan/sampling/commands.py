@@ -18,14 +18,13 @@ from pggan.config.commands import (
 )
 from pggan.config.train import parse_grid
 from pggan.core.devices import set_threads
-from pggan.core.errors import UserError
+from pggan.core.errors import UserError, require
 from pggan.core.text import next_command
 from pggan.sampling.files import (
     ANIMATED,
     STILLS,
     film_zoom,
     output_path,
-    require_size,
     save_film,
     save_picture,
     sheet,
@@ -47,6 +46,7 @@ from pggan.sampling.marks import mark_line
 from pggan.sampling.projection import project, read_target
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
+MOST_PIXELS = 2**28  # Pictures with more pixels are refused, because a few copies of them may not fit into memory.
 STRENGTHS = 7  # number of columns in the sheet of `pggan directions`
 
 
@@ -68,6 +68,15 @@ def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int =
     return found.roll(-number, 0), [f"latent-{index:06d}" for index in range(len(found))]
 
 
+def require_size(count: int, side: int, zoom: int, grid: str | None) -> None:
+    """Raise UserError if `count` images do not fit into `grid` or, enlarged from `side` by `zoom`, into MOST_PIXELS."""
+    columns, rows = parse_grid(grid, "grid") if grid else (count, 1)
+    require(count <= columns * rows, "grid", grid, f"columns x rows, with places for all {count} images")
+    if (pixels := count * (side * zoom) ** 2) > MOST_PIXELS:
+        problem = f"A picture of {count:,} images of {side}x{side}, enlarged by zoom={zoom}, has {pixels:,} pixels."
+        raise UserError(problem, f"At most {MOST_PIXELS:,} are possible: lower zoom=, or draw fewer images.")
+
+
 def drawn_by(config: PicturesConfig) -> str | None:
     """Return the description for a picture's metadata (see `mark_line`); None if config.marks is false."""
     latents = f"seeds={config.seeds}" if config.latents is None else f"latents={','.join(config.latents)}"
@@ -84,10 +93,10 @@ def sample(config: SampleConfig) -> int:
         direction = load_direction(config.direction, generator.latent_size)
         latents = torch.stack([move(latents, direction, strength) for strength in config.strength], 1).flatten(0, 1)
         names = [f"{name}{strength:+g}" for name in names for strength in config.strength]
-        columns = len(config.strength) if len(config.strength) > 1 else columns
+        columns = len(config.strength) if len(config.strength) > 1 and not config.grid else columns
     side = settings.resolution
     zoom = config.zoom or (sheet_zoom(side, columns) if out.suffix else 1)
-    require_size(len(latents) if out.suffix else 1, side, zoom)
+    require_size(len(latents) if out.suffix else 1, side, zoom, config.grid)
     images = tracked(generator.stream(latents, settings), len(latents))
     if out.suffix:
         save_picture(sheet(images, columns, zoom), out, drawn_by(config))
@@ -122,7 +131,7 @@ def interpolate(config: InterpolateConfig) -> int:
             paths.append(path_through(keyframes(generator, config, number)[0], config.path, frames, distances))
     images = generator.stream(torch.stack(paths, 1).flatten(0, 1), settings)
     zoom = config.zoom or (film_zoom(max(columns, rows) * side) if animated else sheet_zoom(side, columns))
-    require_size(len(paths) if animated else frames, side, zoom)
+    require_size(len(paths) if animated else frames, side, zoom, config.grid)
     if animated:
         shown = (sheet(islice(images, len(paths)), columns, zoom) for _ in range(frames))
         save_film(shown, frames, config.fps, out, drawn_by(config))

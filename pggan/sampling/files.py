@@ -26,7 +26,6 @@ ANIMATED = (VIDEO, ".webp", ".gif")
 MAX_FILM = 512  # Frames of a film are enlarged to at most this side in pixels.
 # Browsers show frames of 10 ms or less for 100 ms.  The next longer frame takes 20 ms in a GIF, and 11 ms in a WebP.
 MOST_FPS = {".gif": 50, ".webp": 90}
-MOST_PIXELS = 2**28  # Pictures with more pixels are refused, because a few copies of them may not fit into memory.
 WIDEST = 2048  # Images in a sheet are enlarged only if the sheet stays within this width in pixels.
 PAPER, INK = 232, 40  # grey levels of a caption's background and letters
 CAPTION_HEIGHT, FONT_SIZE = 16, 11  # pixels
@@ -76,13 +75,6 @@ def check_output(out: str, kinds: tuple[str, ...] = ()) -> Path:
 def writable(kinds: tuple[str, ...]) -> list[str]:
     """Return the file endings in `kinds` that this installation can write; .mp4 needs PyAV."""
     return [kind for kind in kinds if kind != VIDEO or find_spec("av") is not None]
-
-
-def require_size(count: int, side: int, zoom: int) -> None:
-    """Raise UserError if `count` images of `side` x `side`, enlarged by `zoom`, exceed MOST_PIXELS in total."""
-    if (pixels := count * (side * zoom) ** 2) > MOST_PIXELS:
-        problem = f"A picture of {count:,} images of {side}x{side}, enlarged by zoom={zoom}, has {pixels:,} pixels."
-        raise UserError(problem, f"At most {MOST_PIXELS:,} are possible: lower zoom=, or draw fewer images.")
 
 
 def sheet(images: Iterable[Pixels], columns: int, zoom: int, captions: Sequence[str] = ()) -> Pixels:

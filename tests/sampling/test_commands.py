@@ -205,6 +205,8 @@ def test_a_timelapse_shows_images_evenly_and_grows_from_4x4_to_the_end_at_one_si
         ("sample out=faces.tiff", "does not end in"),
         ("sample resolution=64", "4, 8, 16"),
         ("sample zoom=100000", "lower zoom="),
+        ("sample seeds=0-15 grid=8x1", "places for all 16 images"),
+        ("interpolate grid=4x2", "places for all 9 images"),
         ("sample direction=d.safetensors:3", "from 1 to 2"),
         ("interpolate seeds=3", "at least two"),
         ("interpolate out=new/a.mp4", "pggan[video]"),
