@@ -148,16 +148,18 @@ def project_images(config: ProjectConfig) -> int:
     generator, settings = opened(config)
     side, channels = settings.resolution, generator.network.architecture.channels
     targets = [read_target(path, side, channels) for path in config.image]
-    latents, images, captions = [], [], []
+    sources, latents, images, captions = [], [], [], []
     for path, target in zip(config.image, targets, strict=True):
         found = project(generator.network, target, settings, config.steps)
         print(f"{path}: PSNR {found.psnr:.1f} dB")
+        sources.append(path)
         latents.append(found.latent)
         images += [target, found.image]
         captions += [Path(path).name, f"PSNR {found.psnr:.1f} dB"]
-    save_vectors("latents", torch.stack(latents), out / "latents.safetensors", {"sources": config.image})
-    mark = mark_line(config.marks, config.run, f"projections of {', '.join(config.image)}")
-    save_picture(sheet(images, 2, sheet_zoom(side, 2), captions), out / "projection.png", mark)
+        # Files are written after each image, so that an interruption loses no results.
+        save_vectors("latents", torch.stack(latents), out / "latents.safetensors", {"sources": sources})
+        mark = mark_line(config.marks, config.run, f"projections of {', '.join(sources)}")
+        save_picture(sheet(images, 2, sheet_zoom(side, 2), captions), out / "projection.png", mark)
     print(f"{out}: latents.safetensors, projection.png")
     print(next_command("sample", **config.generator_keys, latents=out / "latents.safetensors"))
     return 0
