@@ -149,7 +149,7 @@ def find_source(
     schedule = config.schedule.build()
 
     def find_checkpoint() -> tuple[Checkpoint | None, list[str]]:
-        for directory in (run_dir, run_dir / "checkpoints", run_dir / "samples", run_dir / "samples" / FOLDER):
+        for directory in (run_dir / "checkpoints", run_dir / "samples" / FOLDER):  # only this run writes there
             clean_partials(directory)
         found, notes = find_resume_point(config.resume, run_dir)
         if found is not None:  # wrong settings raise an error here, before the slow preparation of images
