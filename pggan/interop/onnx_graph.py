@@ -150,10 +150,9 @@ def stem(graph: Graph, network: Generator) -> str:
 def images(graph: Graph, x: str, network: Generator, level: int, *, share: float = 1.0) -> str:
     """Add the to-RGB layer of resolution `level` to the graph; multiply the layer's images by `share` (1: no blend)."""
     layer: Any = network.to_rgb[str(level)]
-    filters = network.architecture.bilateral
-    linear = 1.0 if filters else share
+    linear = 1.0 if network.passes else share
     x = graph("Conv", x, layer.weight.detach() * (layer.scale * linear), layer.bias.detach() * linear)
-    return graph("Mul", bilateral(graph, x, network, level), share) if filters else x
+    return graph("Mul", bilateral(graph, x, network, level), share) if network.passes else x
 
 
 def bilateral(graph: Graph, x: str, network: Generator, side: int) -> str:
@@ -162,7 +161,7 @@ def bilateral(graph: Graph, x: str, network: Generator, side: int) -> str:
     others = torch.eye(9)[[place for place in range(9) if place != CENTER]]  # [8, 9]
     inside = F.conv2d(torch.ones(1, 1, side, side), others.view(8, 1, 3, 3), padding=1)[0]  # [8, R, R]
     kernels = (others - torch.eye(9)[CENTER]).view(8, 1, 3, 3).repeat(channels, 1, 1, 1)
-    for _ in range(network.architecture.bilateral):
+    for _ in range(network.passes):
         difference = graph("Conv", x, kernels, pads=[1, 1, 1, 1], group=channels)
         difference = graph("Reshape", difference, [-1, channels, 8, side, side])
         distance = graph("ReduceSum", graph("Mul", difference, difference), [1], keepdims=1)  # [N, 1, 8, R, R]

@@ -21,14 +21,13 @@ MAX_IMAGES = 600_000  # largest number of images in any phase before the last, a
 # Phases are not lengthened by a factor below 1.5, because slightly longer phases make short runs worse.
 # After five minutes, KID (x 1000) of avatars is 263 with the phases of recipe `demo`, and 294 with longer phases.
 GROWTH_SHARE, LONGER_FROM = 0.3, 1.5
-# A final resolution R is chosen only if there is time for FINAL[R] images at R.
-# FINAL has half as many images as the recipes avatars_32 and orl_64; above 64x64, the numbers are estimates.
-# For avatars, DRAWN_FINAL replaces FINAL: training has to be longer, because every error is visible in flat areas.
-FINAL = {4: 500, 8: 2000, 16: 5000, 32: 15_000, 64: 20_000, 128: 10**5, 256: 3 * 10**5, 512: 10**6, 1024: 3 * 10**6}
-DRAWN_FINAL = FINAL | {32: 20_000, 64: 60_000}
-# More than 64 feature maps are chosen only if there is time for 10 * FINAL[R] images at the final resolution R.
+# A final resolution R is chosen only if there is time for FINAL[R] images at R, after phases that take as much time.
+# At 32x32, 18,000 avatars in all give a lower KID (522) than 77,000 at 16x16 in twice the time (586).  At 64x64, KID of
+# 43,000 avatars (524) is about that of 88,000 at 32x32 in a similar time (550).  Above 64x64, FINAL is an estimate.
+FINAL = {4: 500, 8: 2000, 16: 5000, 32: 10_000, 64: 20_000, 128: 10**5, 256: 3 * 10**5, 512: 10**6, 1024: 3 * 10**6}
+# More than 64 feature maps are chosen only if there is time for 10 * FINAL[R], and at least 200,000, images at R.
 # After half an hour of training, KID (x 1000) of avatars is 217 with 64 feature maps, and 347 with 128 feature maps.
-WIDTHS, WIDER = (64, 128, 256, 512), 10
+WIDTHS, WIDER, WIDER_FROM = (64, 128, 256, 512), 10, 200_000
 MIN_WIDTH = {4: 64, 128: 128, 256: 256, 512: 512}  # least model.fmap_max by final resolution
 BASE, MAX_BASE = 8, 8192  # fmap_base is BASE * final resolution * fmap_max / 64, at most MAX_BASE
 # On a CPU, runs of fewer than SHORT_RUN images use small batches, because more updates help short runs.
@@ -197,11 +196,12 @@ class Recipe:
                 f"the weights of init_from= were trained up to {first}x{first}",
             )
         narrow, *wider = self.candidates(side)
-        fitting = [each for each in wider if self.least_seconds(each, WIDER) <= self.seconds]
+        many = max(WIDER * self.final_images(side), WIDER_FROM)
+        fitting = [each for each in wider if self.least_seconds(each, many) <= self.seconds]
         self.sizes = sizes = [narrow, *fitting][-1]
         maps = f"{self.width(sizes, MIN_RESOLUTION)} feature maps at 4x4, {self.width(sizes, side)} at {side}x{side}"
         if len(fitting) < len(wider):
-            maps += f"; wider networks would see fewer than {WIDER * self.final_images(side):,} images in these hours"
+            maps += f"; wider networks would see fewer than {many:,} images in these hours"
         self.take({"model.fmap_base": sizes.fmap_base, "model.fmap_max": sizes.fmap_max}, maps)
         is_logistic = "loss" not in self.given or self.config.loss.name == "logistic"
         is_plain = is_logistic and self.config.model.discriminator is None
@@ -228,10 +228,11 @@ class Recipe:
         model = replace(self.config.model, fmap_base=sizes.fmap_base, fmap_max=sizes.fmap_max)
         return model.architecture(sizes.resolution, self.facts.channels, self.facts.num_classes).width(resolution)
 
-    def least_seconds(self, sizes: NetworkSizes, times: int = 1) -> float:
-        """The seconds of training until `times` x `final_images` images have been used at the final resolution."""
+    def least_seconds(self, sizes: NetworkSizes, images: int = 0) -> float:
+        """The seconds for `images` at the final resolution (0: `final_images`), and at most as many for growing."""
         side, each = sizes.resolution, self.costs(sizes, self.batch_sizes(sizes.resolution))
-        return growth_seconds(each, *self.lengths()) + times * self.final_images(side) * each[side]
+        growth, final = growth_seconds(each, *self.lengths()), (images or self.final_images(side)) * each[side]
+        return final + (growth if self.scales or STABLE_KEY in self.given else min(growth, final))
 
     def final_images(self, side: int) -> int:
         """The least number of images at `side` for which there must be time if `side` is to be the final resolution."""
@@ -239,7 +240,7 @@ class Recipe:
             fade = FADE[max(side, 8)]
             trained = fade // 2 if self.transfers else 0  # 0 with grow=: the weights are trained at `side`
             return trained if side <= self.config.schedule.first_resolution else fade
-        return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]
+        return FINAL[side]
 
     def lengths(self) -> tuple[PerResolution, PerResolution]:
         """Two tables {resolution: images}, for stable phases and for fades; `choose_lengths` fits them to the time."""
@@ -267,8 +268,8 @@ class Recipe:
         levels, (stable, fade) = sorted(each), self.lengths()
         growth, worth = growth_seconds(each, stable, fade), self.least_seconds(self.sizes) <= self.seconds
         final, most = value_at(stable, side), float("inf") if self.scales else MAX_IMAGES
-        fitting = GROWTH_SHARE * self.seconds / growth if growth else 1.0
-        factor = (fitting if fitting >= LONGER_FROM else 1.0) if worth else min(fitting, 1.0)
+        share = self.seconds / growth if growth else 1.0
+        factor = GROWTH_SHARE * share if GROWTH_SHARE * share >= LONGER_FROM else min(share / 2, 1.0)
         factor = self.seconds / (growth + final * each[side]) if self.scales else factor
 
         def chosen(key: str, table: PerResolution, levels: list[int]) -> dict[int, int]:

@@ -70,8 +70,6 @@ def test_more_hours_never_give_a_lower_resolution_and_data_is_never_enlarged(con
     assert sides[0] < sides[-1]
     assert choose(config, 100, PORTRAITS._replace(resolution=16))[1].resolution == 16
     assert choose(config, 10**6)[1].resolution == AVATARS.resolution
-    drawn, photos = (choose(config, 0.25, facts)[1].resolution for facts in (AVATARS, AVATARS._replace(drawn=False)))
-    assert drawn < photos  # flat areas show every error
 
 
 def test_few_photographs_are_augmented_in_long_runs_alone(config):
