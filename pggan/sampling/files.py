@@ -35,6 +35,7 @@ STAMP_LETTERS = 22  # With a font size of 1/22 of the grid's width, the longest 
 H264 = {"crf": "16", "preset": "medium"}
 # WebP films are lossy, because six seconds of photographs at 512x512 take 2 MB instead of 20 MB.
 WEBP: dict[str, Any] = {"quality": 75, "method": 0}
+MOST_FILM_PIXELS = 2**30  # All frames of a .webp or .gif are kept in memory, at up to 5 bytes per pixel.
 
 Step = TypeVar("Step")
 
@@ -140,10 +141,7 @@ def film_of(grids: dict[Path, GridFacts], count: int, most: int = MAX_FILM) -> I
 
 
 def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path, mark: str | None = None) -> None:
-    """Write a film of `count` frames [H, W, C], with the text `mark` as metadata; the ending of `path` sets the format.
-
-    All frames of a .webp or .gif are kept in memory.
-    """
+    """Write `count` frames [H, W, C] as a film with `mark` as metadata; the ending of `path` sets the format."""
     kind = path.suffix.lower()
     fastest = MOST_FPS.get(kind, fps)
     require(fps <= fastest, "fps", fps, f"at most {fastest} for {kind}, or browsers slow the film; .mp4 has no limit")
@@ -152,12 +150,14 @@ def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path, mark: 
         if kind == VIDEO:
             write_video(shown, fps, temporary)
             return mark_film(temporary, kind, mark)
-        pictures, unit = [to_pil(frame) for frame in shown], 1
+        pictures, unit = [to_pil(next(shown))], 1
+        most = MOST_FILM_PIXELS // (pictures[0].width * pictures[0].height)
+        require(count <= most, "frames", count, f"at most {most:,}, or {kind} takes too much memory; .mp4 has no limit")
+        pictures += map(to_pil, shown)
         if kind == ".gif":  # Because all frames have one palette, regions without motion do not flicker.
-            pictures, unit = [picture.convert("RGB") for picture in pictures], 10
-            sampled = [np.asarray(picture) for picture in pictures[:: count // 16 + 1]]
+            unit, sampled = 10, [np.asarray(picture.convert("RGB")) for picture in pictures[:: count // 16 + 1]]
             palette = Image.fromarray(np.concatenate(sampled)).quantize(255)
-            pictures = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
+            pictures = [one.convert("RGB").quantize(palette=palette, dither=Image.Dither.NONE) for one in pictures]
         borders = np.round(np.arange(count + 1) * 1000 / unit / fps) * unit  # in milliseconds
         film = {"save_all": True, "append_images": pictures[1:], "duration": np.diff(borders).astype(int).tolist()}
         pictures[0].save(temporary, loop=0, **WEBP, **film, **saving(mark))

@@ -56,10 +56,12 @@ def test_what_a_file_can_not_hold_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "fps"), [("a.gif", 51), ("a.webp", 91)])
-def test_a_film_that_browsers_would_show_slowly_is_refused(tmp_path, name, fps):
+def test_a_film_that_browsers_would_show_slowly_or_memory_can_not_hold_is_refused(tmp_path, name, fps):
     frames = np.zeros((2, 8, 8, 3), np.uint8)
     with pytest.raises(UserError, match="fps"):
         save_film(frames, 2, fps, tmp_path / name)
+    with pytest.raises(UserError, match="frames"):
+        save_film(frames, 2**25, fps - 1, tmp_path / name)
     save_film(frames, 2, fps - 1, tmp_path / name)
 
 
