@@ -61,6 +61,7 @@ def test_the_controls_work_without_a_server(page):
     page.click("#play")
     page.wait("document.querySelector('#playhead').value > 0.05")
     assert page.run("document.querySelector('#saving').offsetParent") is None
+    assert page.run("document.querySelector('#export').disabled")  # for the Enter key
     page.click("#play")
     assert page.run("document.querySelector('#directions .name').readOnly")  # nobody keeps names
     page.run("""document.ondrop({ preventDefault() {}, dataTransfer: { files: [new File(["x"], "a.jpg")] } })""")

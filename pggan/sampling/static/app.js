@@ -220,6 +220,7 @@ function updateFilm() {
   $("hint").hidden = timeline.ready;
   $("play").textContent = timeline.playing ? "Pause" : "Play";
   for (const id of ["play", "playhead", "export"]) $(id).disabled = !timeline.ready;
+  if (!model.films.length) $("export").disabled = true; // The Enter key would press a hidden button, too.
   refreshTiles();
 }
 
