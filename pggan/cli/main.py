@@ -58,9 +58,10 @@ def train(*overrides: str, loss: "Loss | None" = None, discriminator: "Module | 
     from pggan.cli.compose import compose, resumes
     from pggan.cli.recipe import with_choices
     from pggan.config.validation import validated
+    from pggan.core.text import as_hydra_reads_it
     from pggan.losses import own_loss
     from pggan.networks.discriminators import own_discriminator
-    from pggan.run.run_dir import beside
+    from pggan.run.run_dir import beside, choose_run_dir
     from pggan.sampling.trained_generator import load
 
     command, words, own = COMMANDS["train"], [*overrides], {}
@@ -79,6 +80,11 @@ def train(*overrides: str, loss: "Loss | None" = None, discriminator: "Module | 
         if discriminator is not None:
             values["model"]["discriminator"] = type(discriminator).__name__
         validated(command.schema_type, values)
+        if values["run_dir"] is None and "RANK" not in os.environ:  # torchrun's ranks agree on a directory later
+            base = values["grow"]
+            values["run_dir"] = str(choose_run_dir(None, values["name"]) if base is None else beside(Path(base)))
+            # grow= is not in RESUME_KEYS, so that the words do not resume a run.
+            words += [f"{key}={as_hydra_reads_it(values[key])}" for key in ("grow", "run_dir")]
         if loss is None and discriminator is None:
             code = run_child(words)
         else:

@@ -1,5 +1,7 @@
 """The interface in Python: a method each, and training with a loss object."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import pggan
+from pggan.checkpoints.generator_file import GENERATOR_FILE
 from pggan.cli.main import main
 from pggan.config.defaults import saved_config
 from pggan.core.errors import EXIT_USER_ERROR, UserError
@@ -67,14 +70,19 @@ def keys(labelled_data, tmp_path):
     return ["debug=smoke", f"data.path={labelled_data}", "data.labels=false", "devices=cpu", f"run_dir={tmp_path}/run"]
 
 
-def test_training_gives_a_generator_and_its_mistakes_are_user_errors(keys):
+def test_training_gives_its_generator_and_its_mistakes_are_user_errors(keys, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="Did you mean"):
         pggan.train(*keys, "dta.path=photos")
     with pytest.raises(UserError, match="exit code 2"):
         pggan.train(*keys, "data.path=nowhere")
     with pytest.raises(UserError, match="one device"):
         pggan.train(*keys, "devices=cpu:2", loss=Hinge())
-    assert pggan.train("run_dir=other", *keys).images == 192
+    (tmp_path / "outputs").mkdir()
+    for name in ("config.yaml", GENERATOR_FILE):  # files of another run, written last
+        (tmp_path / "outputs" / name).touch()
+        os.utime(tmp_path / "outputs" / name, (4e9, 4e9))
+    monkeypatch.chdir(tmp_path)
+    assert pggan.train(*keys[:-1]).images == 192
 
 
 def test_a_run_with_a_loss_object_goes_on_with_such_an_object_alone(keys, tmp_path, monkeypatch, capsys):
