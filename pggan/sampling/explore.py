@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from mimetypes import MimeTypes
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -59,7 +60,7 @@ def run(config: ExploreConfig) -> int:
         address = f"http://{HOST}:{server.server_port}/"
         print(f"{address}\nCtrl-C ends the server.", flush=True)
         if config.open:
-            webbrowser.open(address)
+            Thread(target=webbrowser.open, args=[address], daemon=True).start()  # a browser in the terminal blocks
         with suppress(KeyboardInterrupt):
             server.serve_forever()
     print(f"\n{next_command('export', 'format=web', 'out=page', **config.generator_keys)}")
@@ -216,7 +217,7 @@ class Handler(BaseHTTPRequestHandler):
             content = self._content(name, dict(parse_qsl(text)))
         except UserError as error:
             return self.send_error(400, explain=f"{error.problem} {error.remedy}")
-        except (KeyError, ValueError, OSError, RecursionError) as error:
+        except (KeyError, ValueError, OSError, RuntimeError) as error:
             return self.send_error(400, explain=f"This can't be done: {error}. Reload the page.")
         if content is None:
             return self.send_error(404, explain=f"There is no {name[:100]}. Reload the page.")

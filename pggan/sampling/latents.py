@@ -39,7 +39,7 @@ SPARE, ITERATIONS = 8, 8  # With these extra components and power iterations, `p
 
 def parse_seeds(seeds: int | str | Iterable[object]) -> list[int]:
     """Read seeds such as 5, '0-63', '1,5,9-12' or [1, 5, 9]; raises UserError for anything else."""
-    parts = str(seeds).split(",") if isinstance(seeds, str | int) else seeds
+    parts = seeds if isinstance(seeds, Iterable) and not isinstance(seeds, str) else str(seeds).split(",")
     found = [re.fullmatch(r"(\d{1,15})(?:-(\d{1,15}))?", str(part).strip()) for part in parts]
     ranges = [range(int(one[1]), int(one[2] or one[1]) + 1) for one in found if one]
     possible = all(found) and all(ranges) and 1 <= sum(map(len, ranges)) <= MAX_SEEDS
