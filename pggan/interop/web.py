@@ -3,6 +3,7 @@
 import os
 import subprocess
 import tarfile
+import zlib
 from hashlib import sha256
 from pathlib import Path
 
@@ -54,7 +55,9 @@ def read_runtime(given: str | None) -> dict[str, bytes]:
                 found[name] = b"" if file is None else file.read()
                 if sha256(found[name]).hexdigest() != digest:
                     raise ValueError(f"{name} does not belong to {PACKAGE}")
-    except (OSError, tarfile.TarError, KeyError, EOFError, ValueError) as error:
+    except (OSError, tarfile.TarError, zlib.error, KeyError, EOFError, ValueError) as error:
+        if given is None:  # The next call downloads the archive again.
+            path.unlink()
         raise UserError(f"{path} is not a usable archive of ONNX Runtime Web: {error}.", REMEDY) from error
     return found
 
