@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pggan.checkpoints.generator_file import (
     GENERATOR_FILE,
@@ -74,14 +75,16 @@ def run(config: ExportConfig) -> int:
     """Export the generator that `config` names; returns the exit code."""
     given, out = load(config.run, "cpu", config.checkpoint), Path(config.out)
     settings = given.settings(resolution=config.resolution, alpha=config.alpha)
-    generator = TrainedGenerator(replace(given.loaded, resolution=settings.resolution, alpha=float(settings.alpha)))
+    stated = provenance(config) | {"resolution": settings.resolution, "alpha": float(settings.alpha)}
+    generator = TrainedGenerator(replace(given.loaded, **stated))
     what = f"{out}: {generator.resolution}x{generator.resolution}, alpha {generator.alpha:g}"
     is_file = config.format in ("safetensors", "onnx")
     check_output(config.out, (f".{config.format}",) if is_file else ())
     if is_file:
         out.parent.mkdir(parents=True, exist_ok=True)
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"out={out} exists.", "Name a new or empty directory, or first remove what is there.")
+    elif out.exists() and (not out.is_dir() or any(out.iterdir()) or out.is_mount() or out.samefile("")):
+        remedy = "Name a new or empty directory that is not the working directory, or first remove what is there."
+        raise UserError(f"out={out} exists.", remedy)
     match config.format:
         case "safetensors":
             save_generator(generator.loaded, out)
@@ -98,7 +101,7 @@ def run(config: ExportConfig) -> int:
             latents = f"latents [N, {generator.latent_size}] from N(0, 1){labels}"
             print(f"{NEXT} load the ONNX file in another program; the inputs are {latents}")
         case "hf":
-            write_folder(with_provenance(generator, config), out, mark_line(config.marks, config.run, f"seeds={SEEDS}"))
+            write_folder(generator, out, mark_line(config.marks, config.run, f"seeds={SEEDS}"))
             print(f"{out}: a folder with weights, configuration, sample images and a model card")
             print(f"{NEXT} hf upload USER/NAME {shlex.quote(config.out)}")
         case "web":
@@ -121,12 +124,12 @@ def naming_the_extra() -> Iterator[None]:
         raise UserError(f"This needs the package {error.name}.", 'Install it: pip install "pggan[export]".') from error
 
 
-def with_provenance(generator: TrainedGenerator, config: ExportConfig) -> TrainedGenerator:
-    """Return the generator with config's licence and data statement; raises UserError for a malformed licence."""
+def provenance(config: ExportConfig) -> dict[str, Any]:
+    """Return config's licence and data statement, if they are given; raises UserError for a malformed licence."""
     if config.license is not None and not re.fullmatch(r"[\w.+-]+", config.license):  # The licence goes into YAML.
         remedy = "Give a licence's identifier on Hugging Face, or license=other with an explanation in data_statement=."
         raise UserError(f"license={config.license} is not the identifier of a licence.", remedy)
-    return TrainedGenerator(replace(generator.loaded, **stated_in(vars(config))))
+    return stated_in(vars(config))
 
 
 def write_folder(generator: TrainedGenerator, folder: Path, mark: str | None = None) -> None:

@@ -86,6 +86,7 @@ def test_the_command_exports_the_stage_that_was_saved_and_its_configuration(gene
         (["out=a.onnx", "run=nowhere"], "no generator"),
         (["out=page", "format=web", "runtime=nowhere.tgz"], "npm pack"),
         (["out=faces", "format=hf", "license='CC BY 4.0'"], "license=other"),
+        (["out=.", "format=hf"], "working directory"),
     ],
 )
 def test_slips_are_refused_with_advice(generator_file, arguments, hint, capsys, tmp_path, monkeypatch):
@@ -97,9 +98,11 @@ def test_slips_are_refused_with_advice(generator_file, arguments, hint, capsys, 
 
 def test_a_safetensors_file_is_the_generator_at_that_stage(generator_file, tmp_path):
     out = tmp_path / "eight.safetensors"
-    assert main(["export", f"run={generator_file}", "format=safetensors", f"out={out}", "resolution=8"]) == 0
+    words = ["format=safetensors", f"out={out}", "resolution=8", "license=mit"]
+    assert main(["export", f"run={generator_file}", *words]) == 0
     there, before = pggan.load(out, "cpu"), pggan.load(generator_file, "cpu")
     assert (there.resolution, there.alpha, there.resolutions) == (8, 1.0, before.resolutions)
+    assert there.loaded.license == "mit"
     wanted = before.render(before.latents([7]), resolution=8, alpha=1.0)
     assert np.array_equal(there.render(there.latents([7])), wanted)
 
@@ -219,7 +222,9 @@ def test_the_command_writes_a_folder_of_static_files(make_network, runtime, tmp_
 def test_what_is_not_the_runtime_is_refused(runtime, tmp_path):
     changed = archive(tmp_path / "changed.tgz", RUNTIME | {"ort-wasm-simd-threaded.wasm": b"something else"})
     part = archive(tmp_path / "part.tgz", {"ort.wasm.bundle.min.mjs": RUNTIME["ort.wasm.bundle.min.mjs"]})
-    for place in (changed, part, tmp_path / "none"):
+    broken = archive(tmp_path / "broken.tgz", dict.fromkeys(RUNTIME, np.random.default_rng(0).bytes(2**19)))
+    broken.write_bytes(broken.read_bytes()[: 2**18] + b"\xff" * 2**18)
+    for place in (changed, part, broken, tmp_path / "none"):
         with pytest.raises(UserError, match="npm pack"):
             web.read_runtime(str(place))
 
@@ -235,4 +240,7 @@ def test_npm_fetches_the_runtime_once_or_the_way_round_is_named(runtime, tmp_pat
     npm.write_text(f"#!/bin/sh\n/bin/cp {runtime} {web.ARCHIVE}\n/bin/rm -- $0\n")
     npm.chmod(0o755)
     monkeypatch.setenv("PATH", str(npm.parent))
+    (web.cache_folder() / web.ARCHIVE).write_bytes(b"a download that was killed")
+    with pytest.raises(UserError, match="not a usable archive"):
+        web.read_runtime(None)
     assert web.read_runtime(None) == web.read_runtime(None) == RUNTIME
