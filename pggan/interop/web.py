@@ -57,7 +57,7 @@ def read_runtime(given: str | None) -> dict[str, bytes]:
                     raise ValueError(f"{name} does not belong to {PACKAGE}")
     except (OSError, tarfile.TarError, zlib.error, KeyError, EOFError, ValueError) as error:
         if given is None:  # The next call downloads the archive again.
-            path.unlink()
+            path.unlink(missing_ok=True)
         raise UserError(f"{path} is not a usable archive of ONNX Runtime Web: {error}.", REMEDY) from error
     return found
 
