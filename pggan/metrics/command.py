@@ -107,7 +107,7 @@ def report(config: EvaluateConfig, result: dict[str, Any]) -> None:
     if config.json:
         print(json.dumps(result, indent=1))
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     for found in result["evaluations"]:
         title = f"{found['generator']} compared with {result['data']['path']}"
         table = new_table(title, "images shown", f"{found['images']:,}")

@@ -39,12 +39,12 @@ class LastingConsole(Console):
 
     def __init__(self) -> None:
         # rich's Jupyter mode would add a new copy of the live view for every frame, so the mode is off.
-        super().__init__(stderr=True, highlight=False, force_jupyter=False)
+        super().__init__(stderr=True, highlight=False, markup=False, emoji=False, force_jupyter=False)
 
     def say(self, text: str, style: str | None = None) -> None:
         if self.is_terminal and not text.startswith(NEXT):  # users copy commands, so commands are not wrapped
             text = fill(text, self.width, break_long_words=False, break_on_hyphens=False)
-        self.print(text, markup=False, soft_wrap=True, style=style)
+        self.print(text, soft_wrap=True, style=style)
 
     def box(self, lines: Sequence[str]) -> None:
         fits = self.is_terminal and max(map(len, lines)) + 4 <= self.width

@@ -1,6 +1,7 @@
 """`pggan inspect`: what runs, checkpoints, generators and data sets hold."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -39,7 +40,7 @@ def test_inspect_prints_the_licence_and_the_data_that_a_file_states(capsys):
     assert "Johan Melin" in facts["data_statement"]
 
 
-def test_inspect_prints_what_a_run_holds(finished_run, capsys):
+def test_inspect_prints_what_a_run_holds(finished_run, tmp_path, monkeypatch, capsys):
     assert main(["inspect", f"run={finished_run}", "json=true"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["images"], facts["resolution"], facts["alpha"], facts["phase"]) == (160, 16, 1.0, "16x16 stable")
@@ -49,6 +50,10 @@ def test_inspect_prints_what_a_run_holds(finished_run, capsys):
     assert facts["hours"] > 0
     assert main(["inspect", f"run={finished_run / 'checkpoints' / '000000128'}"]) == 0
     assert "16x16 fade" in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(finished_run, "a [raw] :cat: [", symlinks=True)
+    assert main(["inspect", "run='a [raw] :cat: ['"]) == 0
+    assert "a [raw] :cat: [/checkpoints/000000160 " in capsys.readouterr().out
 
 
 @pytest.mark.slow
