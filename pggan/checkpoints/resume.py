@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pggan.checkpoints.generator_file import load_generator, stored_networks
+from pggan.checkpoints.generator_file import generator_path, load_generator, stored_networks
 from pggan.checkpoints.read import NETWORKS, Checkpoint, checkpoints_of, has_checkpoints, resolve_checkpoint
-from pggan.core.architecture import Architecture
+from pggan.core.architecture import Architecture, Stem
 from pggan.core.errors import UserError
 from pggan.core.schedule import Schedule
 from pggan.distributed.process_group import ProcessGroup
@@ -28,7 +28,8 @@ REFUSED = {
 CLASS_AXES = {"stem.dense.weight": 1, "head.score.weight": 0, "head.score.bias": 0}
 NAMED = 3  # a log line names at most 3 tensors
 # A network can start from the weights of another network only if these fields of the architecture are equal.
-KIND_FIELDS = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling", "blur")
+MODEL_FIELDS = ("fmap_base", "fmap_max", "resampling", "blur")  # model.* sets these fields
+KIND_FIELDS = (*MODEL_FIELDS, "latent_size", "fmap_decay")
 
 
 def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -94,8 +95,10 @@ def check_resumable(
 
 def transfer(path: str, state: State) -> Iterator[str]:
     """Load the weights of another run, checkpoint or generator file into a new `state`; yields lines to log."""
-    state_dicts = load_weights(path, state.g_ema.architecture)
+    state_dicts, stem = load_weights(path, state.g_ema.architecture)
     yield f"Weights taken over from {path}. The optimizers and the schedule start anew, with 0 images shown."
+    if stem is not state.g_ema.architecture.stem:
+        yield f"  The first images differ, because G's first layers have changed from {stem} to {Stem.official}."
     networks = {"generator": state.g.network, "discriminator": state.d.network, "generator_ema": state.g_ema}
     for name, network in networks.items():
         own, theirs = network.state_dict(), state_dicts.get(name, {})
@@ -132,26 +135,25 @@ def taken_over(name: str, own: Tensor, theirs: Tensor) -> Tensor | None:
     return (theirs.mean(axis, keepdim=True) * scale).expand_as(own)
 
 
-def load_weights(path: str, architecture: Architecture) -> StateDicts:
-    """Load the weights of each network from `path`; raises UserError if the weights do not fit `architecture`."""
-    directory = Path(path)
-    if has_checkpoints(directory):
-        checkpoint, _ = resolve_checkpoint(directory, "init_from")
+def load_weights(path: str, architecture: Architecture) -> tuple[StateDicts, Stem]:
+    """Load each network's weights and G's stem from `path`; raises UserError if they do not fit `architecture`."""
+    if has_checkpoints(Path(path)):
+        checkpoint, _ = resolve_checkpoint(Path(path), "init_from")
         state_dicts = {name: checkpoint.load(name) for name in NETWORKS}
         theirs = checkpoint.architecture
     else:
-        loaded = load_generator(path, torch.device("cpu"), "init_from")
-        network = loaded.network
-        assert loaded.path is not None
-        state_dicts = {"generator": network.state_dict(), "generator_ema": network.state_dict()}
-        state_dicts |= stored_networks(loaded.path)
+        network = load_generator(path, torch.device("cpu"), "init_from").network
+        state_dicts = dict.fromkeys(("generator", "generator_ema"), network.state_dict())
+        state_dicts |= stored_networks(generator_path(path))
         theirs = network.architecture
     if found := [line for line in architecture.differences(theirs) if line.split(":")[0] in KIND_FIELDS]:
         problem = f"init_from={path} has networks that do not fit the networks of this run ({'; '.join(found)})."
-        values = {name: getattr(theirs, name) for name in ("fmap_base", "fmap_max", "resampling", "blur")}
-        keys = (f"model.{name}={value}" for name, value in values.items())
-        raise UserError(problem, f"Use the model settings of the networks in init_from=: {' '.join(keys)}.")
-    return state_dicts
+        remedy = "Use another file: pggan can't train networks with the latent_size or the fmap_decay of this one."
+        if (theirs.latent_size, theirs.fmap_decay) == (min(theirs.fmap_base, theirs.fmap_max), 1.0):
+            keys = (f"model.{name}={getattr(theirs, name)}" for name in MODEL_FIELDS)
+            remedy = f"Use the model settings of the networks in init_from=: {' '.join(keys)}."
+        raise UserError(problem, remedy)
+    return state_dicts, theirs.stem
 
 
 def broadcast_state(state: State, reducer: GradientReducer, checkpoint: Checkpoint | None, group: ProcessGroup) -> None:

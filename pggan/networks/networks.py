@@ -12,13 +12,7 @@ from torch import Tensor, nn
 
 from pggan.core.architecture import MIN_RESOLUTION, Architecture, Resampling, Rescaling, Stem
 from pggan.core.rng import generator_for
-from pggan.networks.layers import (
-    HE_GAIN,
-    ConvWithStddev,
-    Equalized,
-    ProgressiveNetwork,
-    minibatch_stddev,
-)
+from pggan.networks.layers import HE_GAIN, ConvWithStddev, Equalized, ProgressiveNetwork, minibatch_stddev
 from pggan.ops.convolution import convolve
 from pggan.ops.elementwise import (
     activate,

@@ -33,10 +33,11 @@ def test_weights_of_networks_of_another_kind_are_refused_with_what_differs(finis
 
 
 def test_weights_of_networks_that_differ_in_anything_else_are_taken(finished_run, checkpoint):
-    found = load_weights(str(finished_run), replace(checkpoint.architecture, **SAME_KIND))
+    found, _ = load_weights(str(finished_run), replace(checkpoint.architecture, **SAME_KIND))
     assert set(found) == {"generator", "discriminator", "generator_ema"}
-    alone = load_weights(str(finished_run / "generator.safetensors"), checkpoint.architecture)
+    alone, stem = load_weights(str(finished_run / "generator.safetensors"), checkpoint.architecture)
     assert set(alone) == {"generator", "generator_ema"}  # G begins as its average, too
+    assert stem is Stem.official
 
 
 def adapted(kind, architecture, **changes):

@@ -66,7 +66,7 @@ def test_training_begins_with_both_networks_of_an_imported_file(tmp_path, capsys
     theirs.official_pickle(path, theirs.layers_of(), theirs.d_layers_of(), detail=0.0, fused=True, labels=0)
     assert main(["import", f"source={path}", f"out={file}"]) == 0
     state = read_foreign(path).others["discriminator"].state_dict()
-    found = load_weights(str(file), read_foreign(path).averaged.network.architecture)
+    found, _ = load_weights(str(file), read_foreign(path).averaged.network.architecture)
     assert all(torch.equal(found["discriminator"][name], value) for name, value in state.items())
     assert torch.equal(found["generator"]["stem.conv.weight"], -found["generator_ema"]["stem.conv.weight"])
     capsys.readouterr()
