@@ -1,5 +1,6 @@
 """Draws preview grids, frames for a film of the training, and points for TensorBoard's projector."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,11 +75,12 @@ class Pictures:
         self.folder, self.film, self.layout = run_dir / "samples", run_dir / "samples" / FOLDER, layout
         self.state, self.pyramid, self.reporter = state, pyramid, reporter
         self.final, self.grid_images = schedule.final_resolution, grid_images
-        self.film_images = -(-schedule.total // FILM_GRIDS)  # number of images shown between two frames of the film
         self.tile = min(self.final, MAX_TILE)
         self.columns = 4 if 16 * self.tile**2 <= MAX_STORED_PIXELS else 2  # a frame has 4x4 small or 2x2 large fakes
         make_directory(self.film)
-        for path in [path for path, facts in stored_grids(self.film).items() if facts.images > state.images]:
+        ahead = [path for path, facts in stored_grids(self.film).items() if facts.images > state.images]
+        ahead += [path for path in self.folder.glob(f"fakes-{'[0-9]' * 9}.png") if int(path.stem[-9:]) > state.images]
+        for path in ahead:
             path.unlink()
 
     def __call__(self, step: Step) -> None:
@@ -89,7 +91,7 @@ class Pictures:
                 self._show("final_reals", self._reals(self.final), 0, self.folder / "reals.png")
             if is_first or step.reaches(self.grid_images):
                 self._show_grids(phase, images)
-            if is_first or step.reaches(self.film_images):
+            if is_first or step.reaches(-(-self.reporter.course.schedule.total // FILM_GRIDS)):
                 self._store_frame(phase, images)
             if is_first or step.is_last or (images >= phase.end and not phase.fading):
                 show_projector(self.reporter.board, self.pyramid, self.state, phase)
@@ -157,6 +159,7 @@ def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, ph
     faces = torch.from_numpy(shrink(images.numpy(), max(side // POINT_TILE, 1))).permute(0, 3, 1, 2) / 255
     faces = faces[:, :3] if faces.shape[1] in (3, 4) else faces[:, :1].expand(-1, 3, -1, -1)
     step: Any = f"{POINTS}/{state.images:09d}"  # add_embedding stores the points in this folder of the run directory
+    shutil.rmtree(Path(board.log_dir, step), ignore_errors=True)  # points of a command that did not save this step
     board.add_embedding(torch.cat(features), rows, faces, step, "features_of_D", ["name", "kind"])
     # Each call adds an entry to POINTS_FILE. TensorBoard would show the oldest, so only the newest entry is kept.
     points = (file := Path(board.log_dir, POINTS_FILE)).read_text("utf-8").rpartition("embeddings {")

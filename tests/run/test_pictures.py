@@ -15,11 +15,13 @@ def facts_in(folder):
     return [*stored_grids(folder).values()]
 
 
-def test_a_resumed_run_has_no_grid_twice(finished_run, tiny_config, tmp_path):
+def test_a_resumed_run_has_no_grid_twice(finished_run, tiny_config, tmp_path, capsys):
     """Another interval after the resume, and grids beyond it: what is left are those of one training."""
     folder = tmp_path / "samples" / "timelapse"
     assert train.run(tiny_config(f"run_dir={tmp_path}", "schedule.total_images=96")) == 0
     Image.new("RGB", (4, 4)).save(folder / "000000112.png")
+    (tmp_path / "samples" / "fakes-000000112.png").touch()
+    (tmp_path / "projector" / "000000160" / "features_of_D").mkdir(parents=True)
     assert facts_in(folder)[-1].images == 96  # a file of another kind is left out
     assert train.run(tiny_config(f"run_dir={tmp_path}", "schedule.total_images=160")) == 0
     found = facts_in(folder)
@@ -27,6 +29,8 @@ def test_a_resumed_run_has_no_grid_twice(finished_run, tiny_config, tmp_path):
     hours = [facts.hours for facts in found]
     assert hours == sorted(hours)
     assert hours[-1] > 0
+    assert not (tmp_path / "samples" / "fakes-000000112.png").exists()
+    assert "warning: Embedding dir exists" not in capsys.readouterr().out
 
 
 def test_preview_grids_are_of_the_averaged_generator(finished_run):
