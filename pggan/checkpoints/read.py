@@ -131,9 +131,10 @@ def checksum_of(header: dict[str, Any]) -> str:
 
 
 def mark_of(directory: Path, name: str) -> Any:
-    """Read the entry `name` of a checkpoint's state.json without verification; None if the entry is missing."""
+    """Read the entry `name` of a checkpoint's state.json; None if the entry is missing or the file has changed."""
     try:
-        return parse_json((directory / STATE_FILE).read_bytes()).get(name)
+        header = parse_json((directory / STATE_FILE).read_bytes())
+        return header.get(name) if header.get(CHECKSUM) == checksum_of(header) else None
     except (OSError, ValueError):
         return None
 

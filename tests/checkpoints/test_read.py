@@ -83,3 +83,6 @@ def test_a_run_is_asked_for_its_best_checkpoint_or_that_of_an_image_count(run_di
     write_checkpoint(run_dir, snapshot_of(run_dir, 120, best={"value": 1.0}))
     assert [pggan.load(run_dir, "cpu", checkpoint).images for checkpoint in ("best", 128)] == [120, 128]
     assert pggan.load(run_dir, "cpu").images == 120  # what was written last
+    state = run_dir / "checkpoints" / "000000120" / "state.json"
+    state.write_text(state.read_text().replace('"value"', '"valua"'))  # one bit
+    assert main(["sample", f"run={run_dir}", "checkpoint=best", "device=cpu"]) == 2
