@@ -74,11 +74,10 @@ def cockpit(directory: Path) -> str:
     """Return the end of a TensorBoard URL that pins charts of the runs in `directory` and turns smoothing off."""
     events = sorted(directory.rglob(EVENTS), key=lambda path: path.stat().st_mtime, reverse=True)
     runs = [*dict.fromkeys(path.parent for path in events)]
-    names = {path: directory.resolve().name if path == directory else path.relative_to(directory) for path in runs}
+    top = directory.resolve().name if directory in runs else ""  # see the symlink in `run`
+    names = [Path(top, path.relative_to(directory)) for path in runs[:MAX_FACES]]
     faces = {"plugin": "images", "tag": "images/averaged_fakes", "sample": 0}
-    cards: list[dict[str, Any]] = [
-        {**faces, "runId": f"defaultExperimentId/{names[path]}"} for path in runs[:MAX_FACES]
-    ]
+    cards: list[dict[str, Any]] = [{**faces, "runId": f"defaultExperimentId/{name}"} for name in names]
     tags = [*dict.fromkeys(tag for path in runs[:1] for tag in qualities(path)), *PINNED]
     cards += [{"plugin": "scalars", "tag": tag} for tag in tags]
     return f"?pinnedCards={quote(json.dumps(cards, separators=(',', ':'), ensure_ascii=False))}&smoothing=0#timeseries"

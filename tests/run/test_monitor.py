@@ -33,6 +33,8 @@ def test_the_newest_run_is_the_one_written_to_last(tmp_path):
     assert monitor.newest_run(tmp_path, monitor.EVENTS) == newest
     (tmp_path / "faces" / "b" / "config.yaml").unlink()
     assert re.findall(r"faces/(\w)", monitor.cockpit(tmp_path)) == ["b", "c"]
+    (run_at(tmp_path, "faces/c/d", 500.0).parent / "config.yaml").unlink()
+    assert re.findall(r"Id/([\w/]+)", monitor.cockpit(tmp_path / "faces" / "c")) == ["c", "c/d"]
 
 
 def test_a_port_that_is_taken_is_named(finished_run):
