@@ -20,7 +20,7 @@ from pggan.config.validation import validated
 from pggan.config.values import versions
 from pggan.core.architecture import Precision
 from pggan.core.atomic_io import existing_parent
-from pggan.core.devices import choose_device
+from pggan.core.devices import choose_device, configure_process
 from pggan.core.errors import EXIT_FAILED
 from pggan.core.process import available_cores, processor_facts
 from pggan.core.text import duration, next_command
@@ -58,6 +58,7 @@ class Check(NamedTuple):
 def run(config: DoctorConfig) -> int:
     """Run all checks and print the results; returns 0 if training can run, else EXIT_FAILED."""
     device, broken = choose_device(config.device, "device"), list[str]()
+    configure_process(device)
     for check in CHECKS:
         row = check.row(device)
         print(f"{row['check']:<10} {row['verdict']:<8} {row['found']}", flush=True)
