@@ -51,7 +51,7 @@ def run(config: PlanConfig) -> int:
         print(json.dumps(plan, indent=1))
         return 0
     scales = config.details or config.processes is not None or plan["ranks"] > 1
-    Console(highlight=False).print(*tables(plan, scales=scales))
+    Console(highlight=False, markup=False, emoji=False).print(*tables(plan, scales=scales))
     print(f"{NEXT} pggan train with the same keys{' but device=' * (config.device is not None)}\n\n{plan['answer']}")
     return 0
 
@@ -86,9 +86,9 @@ def predict(config: PlanConfig) -> dict[str, Any]:
             if found.measured:
                 side = max(found.measured)
                 note = f"Times with * were measured, up to {side}x{side}. Other times are estimated from FLOPs."
-        watts = next((card.watts for card in CARDS.values() if card.name in facts["name"]), OTHER_WATTS[kind])
+        known = (card.watts for card in CARDS.values() if re.search(rf"{card.name}\b", facts["name"]))
         ranks, counter = count * config.distributed.nnodes, CostCounter(architecture, settings.loss, precision)
-        rows, loads = list[dict[str, Any]](), list[Load]()
+        watts, rows, loads = next(known, OTHER_WATTS[kind]), list[dict[str, Any]](), list[Load]()
         for phase, steps in zip(schedule.phases, schedule.steps(), strict=True):
             if steps:
                 status.update(f"Counting the work at {phase.resolution}x{phase.resolution}")
