@@ -112,20 +112,20 @@ def measured(steps: dict[str, Step], phase: Phase, device: torch.device, config:
 
 def run_scaling(config: BenchScalingConfig) -> int:
     """Start the ranks or, in a rank's process, time steps together with the other ranks.  Returns the exit code."""
-    info, largest = rank_from_environment(), max(config.processes)
+    info, count = rank_from_environment(), -(-max(config.processes) // config.distributed.nnodes)  # ranks per machine
     if info is not None:
         return run_distributed(info, config.devices, partial(measure_scaling, config))
     for size, (_, batch) in product(config.processes, config.batches()):
         settings_of(config).partition(config.model.stddev_group, [batch * size], size)
     kind, there = count_devices(config.devices)
-    if config.devices == "auto" and there < largest:
+    if config.devices == "auto" and there < count:
         kind = "cpu"
-    if kind != "cpu" and there < largest:
-        problem = f"Each rank needs a device of its own (processes={config.processes}). There are {there} devices."
+    if kind != "cpu" and there < count:
+        problem = f"Each rank needs its own device (processes={config.processes}). This machine has {there} devices."
         raise UserError(problem, "Use fewer ranks, or devices=cpu.")
-    if largest == 1:
+    if max(config.processes) == 1:
         return measure_scaling(config, ProcessGroup.single_process(choose_device(kind)))
-    values, count = {**asdict(config), "devices": kind}, -(-largest // config.distributed.nnodes)
+    values = {**asdict(config), "devices": kind}
     return launch("bench scaling", values, count, **config.distributed.launcher, threads=config.threads or 1)
 
 
