@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from pggan.core.errors import UserError, nearest, nearest_path
 from pggan.data.image_file import ImageFile, ImageHeader
-from pggan.data.pyramid import INDEX_FILE
+from pggan.data.pyramid import INDEX_FILE, is_pyramid
 from pggan.data.sources import Entry, Source, archive_source, folder_source
 
 
@@ -26,7 +26,7 @@ def open_source(source: str, cache: str | Path = "data") -> Source:
         made = Path(cache).glob(f"{Path(source).name}-*px-*/{INDEX_FILE}")  # datasets that earlier trainings made
         new = max(made, key=lambda file: file.stat().st_mtime, default=Path("NEW_PATH", INDEX_FILE)).parent
         raise UserError(f"{source} does not exist.", f"{remedy} If a run's images have moved, add data.path={new}.")
-    if Path(source, INDEX_FILE).is_file():
+    if is_pyramid(Path(source)):
         raise UserError(f"{source} is prepared already.", f"Train on it: pggan train data.path={source}")
     return (folder_source if Path(source).is_dir() else archive_source)(Path(source))
 

@@ -23,7 +23,7 @@ from pggan.core.text import next_command
 from pggan.data.data_sets import STYLE, avatars, open_source
 from pggan.data.face_crop import align_face
 from pggan.data.image_file import MODES, BadImage, decode, load_image, to_pil, usable_side
-from pggan.data.pyramid import INDEX_FILE, ImagePyramid, shard_name
+from pggan.data.pyramid import ImagePyramid, is_pyramid
 from pggan.data.report import SECOND, Findings, examine, with_found_faces
 from pggan.data.sources import Entry, Source
 from pggan.data.tables import classes_of, with_landmarks
@@ -105,7 +105,7 @@ def training_pyramid(
         if not any(cached.glob("*")):
             prepare(avatars(count, resolution), cached, Options(max_resolution=resolution, channels=3))
         return cached
-    if any(Path(path, name).is_file() for name in (INDEX_FILE, shard_name(MIN_RESOLUTION, 0))):
+    if is_pyramid(Path(path)):
         return Path(path)
     options = Options(max_resolution=resolution, crop=crop, channels=channels, labels=labels)
     source = open_source(path, cache)

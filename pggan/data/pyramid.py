@@ -29,8 +29,7 @@ from pggan.core.text import command_line
 
 INDEX_FILE = "index.json"
 PREPARE_AGAIN = "Delete this dataset, then prepare or copy it again. If it is in data.cache=, training prepares it."
-FORMAT = "pggan-pyramid"
-VERSION = 1
+FORMAT, VERSION = "pggan-pyramid", 1
 SHARD_BYTES = 2**30  # largest size of a shard; fixed, so that the same images always make the same files
 LABELS_FILE, LABEL_BYTES = "labels.bin", 8
 MIN_IMAGES = 2
@@ -56,6 +55,12 @@ def images_per_shard(level: int, channels: int) -> int:
 def shard_name(level: int, number: int) -> str:
     """Return the file name of a shard, such as r0032-00000.bin."""
     return f"r{level:04d}-{number:05d}.bin"
+
+
+def is_pyramid(path: Path) -> bool:
+    """Return whether the directory `path` is a dataset, maybe a damaged one; other programs write index.json, too."""
+    index = path / INDEX_FILE
+    return (path / shard_name(MIN_RESOLUTION, 0)).is_file() or (index.is_file() and FORMAT in index.read_text("latin1"))
 
 
 def shards_of(level: int, channels: int, images: int) -> Iterator[StoredFile]:
@@ -170,28 +175,23 @@ class ImagePyramid:
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
         try:
-            content = (self.path / INDEX_FILE).read_bytes()
-            index = parse_index(content)
-        except OSError as error:
-            problem = f"{self.path} is not a prepared dataset: {INDEX_FILE} cannot be read ({error.strerror})."
+            index = parse_index(content := (self.path / INDEX_FILE).read_bytes())
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            problem = f"{self.path} is not a prepared dataset: {INDEX_FILE} is not usable ({reason})."
             new = Path("data", f"{self.path.absolute().name}{'-prepared' * (self.path.parent.name == 'data')}")
             remedy = f"Prepare a dataset with `{command_line('prepare', source=self.path, dest=new)}`."
-            is_damaged = (self.path / shard_name(MIN_RESOLUTION, 0)).exists()
-            raise UserError(problem, PREPARE_AGAIN if is_damaged else nearest_path(self.path) or remedy) from error
-        except ValueError as error:
-            raise UserError(f"{self.path / INDEX_FILE} is not usable: {error}.", PREPARE_AGAIN) from error
+            remedy = PREPARE_AGAIN if is_pyramid(self.path) else nearest_path(self.path) or remedy
+            raise UserError(problem, remedy) from error
         self._index = index
         digests = {level: [shard.sha256 for shard in shards] for level, shards in index.levels.items()}
         labels = index.labels_file and index.labels_file.sha256
         known = json.dumps([index.images, index.channels, digests, labels, index.class_names])
         self.fingerprint = hashlib.sha256(known.encode()).hexdigest()
         self.former_fingerprint = hashlib.sha256(content).hexdigest()  # older checkpoints hold this fingerprint
-        self.images = index.images
-        self.channels = index.channels
-        self.resolution = index.resolution
+        self.images, self.channels, self.resolution = index.images, index.channels, index.resolution
         self.resolutions = resolutions_between(MIN_RESOLUTION, index.resolution)
-        self.class_names = index.class_names
-        self.source = index.source
+        self.class_names, self.source = index.class_names, index.source
         for stored in index.files(self.resolutions):
             file = self.path / stored.file
             # Symbolic links are refused, because a downloaded dataset could link to private files of this machine.

@@ -17,6 +17,7 @@ from zlib import crc32
 from pggan.core.errors import UserError
 from pggan.data.face_crop import Landmarks
 from pggan.data.image_file import EXTENSIONS, BadImage, ImageFile, ImageHeader, kind_of
+from pggan.data.pyramid import is_pyramid
 
 # Files with these extensions can't be read, but are reported as bad images, so that users notice the files.
 UNREADABLE = [".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".jp2", ".jxl", ".ppm", ".pgm", ".npy"]
@@ -85,6 +86,9 @@ def folder_source(path: Path) -> Source:
 def _files_below(path: Path) -> Iterator[Entry]:
     root = Path(os.path.realpath(path))
     for folder, subfolders, names in os.walk(path, onerror=_refuse):
+        is_run = "config.yaml" in names and not {"checkpoints", "samples"}.isdisjoint(subfolders)
+        if Path(folder) != path and (is_run or is_pyramid(Path(folder))):  # pictures in it are not the user's images
+            subfolders[:], names[:] = [], []
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         links = [name for name in subfolders if Path(folder, name).is_symlink()]
         for file in (Path(folder, name) for name in names + links):

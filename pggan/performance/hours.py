@@ -18,7 +18,7 @@ from pggan.core.schedule import PerResolution, value_at
 from pggan.core.text import Log, duration
 from pggan.data.data_sets import open_source
 from pggan.data.image_file import ImageHeader, usable_side
-from pggan.data.pyramid import INDEX_FILE, ImagePyramid
+from pggan.data.pyramid import ImagePyramid, is_pyramid
 from pggan.data.report import faces_of, header_of
 from pggan.distributed.process_group import rank_from_environment
 from pggan.networks import efficientnet_lite0
@@ -166,7 +166,7 @@ def facts_of(config: DataConfig) -> DataFacts:
 
     Raises UserError if there are no usable images, or if data.labels=true but the images are not prepared.
     """
-    if config.path is not None and Path(config.path, INDEX_FILE).is_file():
+    if config.path is not None and is_pyramid(Path(config.path)):
         pyramid = ImagePyramid(Path(config.path))
         num_classes, side = len(pyramid.class_names or ()) if config.labels else 0, pyramid.resolution
         note, drawn = f"{pyramid.images:,} images, prepared at {side}x{side}", pyramid.source.get("kind") == "avatars"

@@ -20,7 +20,7 @@ from pggan.config.values import versions
 from pggan.core.devices import choose_device, configure_process, count_devices, free_memory, precision_on
 from pggan.core.errors import UserError, nearest
 from pggan.core.text import NEXT, duration, new_table, three_digits
-from pggan.data.pyramid import INDEX_FILE
+from pggan.data.pyramid import is_pyramid
 from pggan.networks.networks import count_parameters
 from pggan.performance.bench import hardware
 from pggan.performance.costs import (
@@ -172,7 +172,7 @@ def answer(plan: dict[str, Any]) -> str:
 
 def image_facts(config: DataConfig) -> tuple[int, int]:
     """The numbers of channels and classes; raises UserError if data.labels=true, but the images are not prepared."""
-    if config.labels or (config.path is not None and Path(config.path, INDEX_FILE).is_file()):
+    if config.labels or (config.path is not None and is_pyramid(Path(config.path))):
         facts = facts_of(config)
         return facts.channels, facts.num_classes
     return config.channels or 3, 0

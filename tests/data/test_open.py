@@ -1,6 +1,7 @@
 """From the `data` keys to a pyramid: opened, prepared or drawn, and made once."""
 
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -55,6 +56,19 @@ def test_a_folder_is_prepared_into_the_cache_once_and_again_after_a_change(photo
     assert len(list((tmp_path / "cache").iterdir())) == 3
 
 
+def test_runs_and_datasets_in_the_folder_are_not_images_of_it_nor_is_it_a_dataset(photos, tmp_path, make_pyramid):
+    (photos / "index.json").write_text("[]")  # of another program
+    pyramid = opened(tmp_path, 16, photos)
+    dataset, run = make_pyramid(photos / "data" / "set").path, photos / "outputs" / "f"
+    (run / "samples").mkdir(parents=True)
+    (run / "config.yaml").touch()
+    for place in (dataset / "faces.png", run / "samples" / "fakes.png"):
+        shutil.copy(photos / "a" / "0.png", place)
+    assert opened(tmp_path, 16, photos).path == pyramid.path
+    (dataset / "r0004-00000.bin").unlink()  # even a damaged one
+    assert opened(tmp_path, 16, photos).path == pyramid.path
+
+
 def test_avatars_are_drawn_once_per_resolution(tmp_path):
     pytest.importorskip("dicebear")
     pyramid = opened(tmp_path, 8, None)
@@ -69,7 +83,7 @@ BAD_INPUT = [
     ("low data.labels=true", "has no labels"),
     ("low data.channels=1", "data.channels=1, but the images in"),
     ("damaged", "was changed or damaged: its checksum differs from the index.\n  Delete this dataset"),
-    ("lost", "index.json cannot be read (No such file or directory).\n  Delete this dataset"),
+    ("lost", "index.json is not usable (No such file or directory).\n  Delete this dataset"),
     ("broken", "broken does not exist.\n  Give the path"),
     ("gone", "add data.path={cache}/gone-16px-0123.\n"),
 ]
