@@ -123,10 +123,12 @@ class PatchCollector(Collector):
 def stored(block: Tensor) -> Tensor:
     """Move a float32 tensor to a memory-mapped temporary file; raises UserError if the disk is full."""
     try:
-        with tempfile.TemporaryFile() as file:
+        with tempfile.NamedTemporaryFile() as file:
             # The data are written before mapping, because on a full disk, a write to mapped memory kills the process.
             file.write(block.numpy().tobytes())
-            return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=tuple(block.shape)))
+            file.flush()
+            # Unlike np.memmap, this keeps no file open: an evaluation has more blocks than a process may open files.
+            return torch.from_file(file.name, shared=True, size=block.numel()).view(block.shape)
     except OSError as error:
         problem = f"The images' patches can't be stored in {tempfile.gettempdir()}: {error.strerror}."
         raise UserError(problem, "Use fewer images (count=), or set TMPDIR to a directory with more space.") from error

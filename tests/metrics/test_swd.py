@@ -1,5 +1,6 @@
 """The sliced Wasserstein distance, against direct computations and a worked example."""
 
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -71,11 +72,12 @@ def test_equal_sets_have_no_distance_and_a_blank_generator_has_a_number(task_of,
 
 
 def test_the_floor_compares_one_half_of_the_reals_with_the_other_half(task_of, make_pyramid, tmp_path):
-    pyramid = make_pyramid(tmp_path / "data", images=16, resolution=16)
+    pyramid, open_files = make_pyramid(tmp_path / "data", images=16, resolution=16), len(os.listdir("/dev/fd"))
     task = task_of(None, pyramid)
     metric = SlicedWasserstein(task, 16)
     feed(task.fakes, [*task.collectors.values()], task.partition, "")
     halves = [PatchCollector(8, task) for _ in range(2)]
     for first, half in zip((0, 8), halves, strict=True):
         feed(RealImages(pyramid, 16, first), [half], task.partition, "")
+    assert len(os.listdir("/dev/fd")) <= open_files + 1  # of the reals; stored patches keep none open
     assert metric.values()["swd_floor/16@patches-8"] == swd.distance(*halves, 16) > 50
