@@ -169,7 +169,7 @@ def _opened(file: ImageFile) -> Iterator[tuple[Image.Image, BinaryIO]]:
 
 def _has_wrong_checksums(content: bytes) -> bool:
     """Return whether PNG metadata have wrong checksums; raises BadImage if pixels are damaged or missing."""
-    place, is_odd, rows = 8, False, b""
+    place, is_odd, parts = 8, False, list[bytes]()
     while (name := content[place + 4 : place + 8]) not in (b"", b"IEND"):
         start, place = place + 4, place + 12 + int.from_bytes(content[place : place + 4])
         if place > len(content):
@@ -179,10 +179,10 @@ def _has_wrong_checksums(content: bytes) -> bool:
                 raise BadImage(f"damaged: wrong checksum of {name.decode('ascii', 'replace')}")
             is_odd = True
         if name == b"IDAT":
-            rows += content[start + 4 : place - 4]
+            parts.append(content[start + 4 : place - 4])
     width, height, bits, colours, interlaced = struct.unpack(">IIBBxxB", content[16:29])
     bits *= PNG_SAMPLES[colours]
-    decoder, count = decompressobj(), 0
+    decoder, rows, count = decompressobj(), b"".join(parts), 0
     while rows and not decoder.eof:
         count += len(decoder.decompress(rows, 2**20))  # raises zlib.error if the checksum of the pixels is wrong
         rows = decoder.unconsumed_tail
