@@ -45,15 +45,16 @@ class Workers(AbstractContextManager["Workers"]):
     def in_order(self, title: str, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """Yield `function(item)` for each item in order, and show progress; raises UserError if a worker is killed."""
         results: Iterator[Result] = map(function, items)
-        if min(self.count, len(items)) > 1:
-            size = max(1, min(MAX_BATCH, len(items) // (4 * self.count)))
-            results = self._pool.map(function, items, chunksize=size)
         try:
+            if min(self.count, len(items)) > 1:
+                size = max(1, min(MAX_BATCH, len(items) // (4 * self.count)))
+                results = self._pool.map(function, items, chunksize=size)
             yield from track(results, title, len(items), console=Console(stderr=True))
         except BrokenProcessPool as error:
             raise UserError(
                 "A worker process was killed, most often because memory ran out.",
-                "Free some memory, or run `pggan prepare` with a smaller num_workers= (fewer workers).",
+                "Free some memory, or run `pggan prepare` with a smaller num_workers= (fewer workers). "
+                'In a script, call this below `if __name__ == "__main__":`.',
             ) from error
 
 
