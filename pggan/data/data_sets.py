@@ -2,6 +2,7 @@
 
 import json
 from functools import cache, lru_cache, partial
+from glob import escape
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
@@ -23,9 +24,10 @@ def open_source(source: str, cache: str | Path = "data") -> Source:
     if not Path(source).exists():
         remedy = f"Give the path of a folder or archive of images, or the name of a known data set: {PREFIX}NAME."
         remedy = nearest_path(source) or remedy
-        made = Path(cache).glob(f"{Path(source).name}-*px-*/{INDEX_FILE}")  # datasets that earlier trainings made
+        made = Path(cache).glob(f"{escape(Path(source).name)}-*px-*/{INDEX_FILE}")  # datasets of earlier runs
         new = max(made, key=lambda file: file.stat().st_mtime, default=Path("NEW_PATH", INDEX_FILE)).parent
-        raise UserError(f"{source} does not exist.", f"{remedy} If a run's images have moved, add data.path={new}.")
+        moved = f"If a run's images have moved, add data.path={new} (for pggan evaluate: data={new})."
+        raise UserError(f"{source} does not exist.", f"{remedy} {moved}")
     if is_pyramid(Path(source)):
         raise UserError(f"{source} is prepared already.", f"Train on it: pggan train data.path={source}")
     return (folder_source if Path(source).is_dir() else archive_source)(Path(source))

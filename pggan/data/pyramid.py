@@ -149,16 +149,15 @@ def open_pyramid(
     pyramid = ImagePyramid(path)
     if pyramid.resolution < resolution:
         raise UserError(
-            f"{path} goes up to {pyramid.resolution}x{pyramid.resolution}; "
-            f"schedule.final_resolution={resolution} is above that.",
-            f"Lower schedule.final_resolution to {pyramid.resolution}, or prepare larger images.",
+            f"{path} goes up to {pyramid.resolution}x{pyramid.resolution}; {resolution}x{resolution} is needed.",
+            "Prepare larger images, or lower the resolution (schedule.final_resolution= of the run).",
         )
     if pyramid.images < (needed := max(batch, MIN_IMAGES)):
         problem = f"{path} has {pyramid.images} images; {needed} are needed for a batch of {batch}."
-        raise UserError(problem, "Give more images, or lower schedule.batch.")
+        raise UserError(problem, "Give more images, or lower schedule.batch= of the run.")
     if channels not in (None, pyramid.channels):
-        problem = f"data.channels={channels}, but the images in {path} have {pyramid.channels}."
-        raise UserError(problem, "Leave out data.channels=, or prepare the images again with other channels.")
+        problem = f"The images in {path} have {pyramid.channels} channels; {channels} are needed."
+        raise UserError(problem, f"Prepare them again with channels={channels}, or drop data.channels= of the run.")
     if labels and pyramid.labels is None:
         raise UserError(f"data.labels=true, but {path} has no labels.", "Prepare it with labels=true.")
     if verify:

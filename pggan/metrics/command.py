@@ -1,6 +1,7 @@
 """`pggan evaluate`: metrics of one checkpoint, or of all checkpoints of a run."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,13 @@ def run(config: EvaluateConfig) -> int:
         "evaluations": [],
     }
     folder = None if config.out is None else check_output(config.out)
+    least = min((metric.least_resolution for metric in evaluator.metrics.values()), default=0)
     for place in places:
         generator = load(str(place), config.device)
         settings = generator.settings(resolution=config.resolution, alpha=config.alpha)
+        if settings.resolution < least and place != places[-1]:
+            print(f"{place} is left out: no metric measures images below {least}x{least}.", file=sys.stderr)
+            continue
         about = {"generator": str(place), "images": generator.images}
         about |= {"resolution": settings.resolution, "alpha": settings.alpha}
         found = evaluator.evaluate(generator.network, settings, pyramid, group=group, shows_progress=True)

@@ -81,11 +81,12 @@ BAD_INPUT = [
     ("three", "has 3 images; 8 are needed for a batch of 8"),
     ("low", "goes up to 8x8"),
     ("low data.labels=true", "has no labels"),
-    ("low data.channels=1", "data.channels=1, but the images in"),
+    ("low data.channels=1", "have 3 channels; 1 are needed"),
     ("damaged", "was changed or damaged: its checksum differs from the index.\n  Delete this dataset"),
     ("lost", "index.json is not usable (No such file or directory).\n  Delete this dataset"),
     ("broken", "broken does not exist.\n  Give the path"),
-    ("gone", "add data.path={cache}/gone-16px-0123.\n"),
+    ("gone", "add data.path={cache}/gone-16px-0123 "),
+    ("nothere/**", "does not exist.\n  Give the path"),
 ]
 
 

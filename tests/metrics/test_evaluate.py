@@ -16,6 +16,7 @@ from pggan.metrics import METRICS, Evaluator, Metric, label
 from pggan.metrics.command import open_images
 from pggan.metrics.images import FakeImages, RealImages
 from pggan.networks.efficientnet_lite0 import LITE0, backbone_fingerprint
+from pggan.run import train
 from pggan.sampling.trained_generator import load
 from tests.processes import in_processes, values_of
 
@@ -80,8 +81,6 @@ def test_a_metric_of_ones_own_is_named_by_its_place(finished_run, toy_data, alon
 
 @pytest.mark.slow
 def test_a_generator_with_classes_draws_those_of_the_reals(labelled_data, tmp_path, tiny_config, alone):
-    from pggan.run import train
-
     run_dir = tmp_path / "run"
     assert train.run(tiny_config(f"run_dir={run_dir}", f"data.path={labelled_data}", "data.labels=true")) == 0
     generator, reals = load(str(run_dir), "cpu"), RealImages(ImagePyramid(labelled_data), 16)
@@ -152,6 +151,16 @@ def test_json_has_a_curve_and_what_the_numbers_depend_on(finished_run, toy_data,
         assert picture.width == (1 + 4) * 16
 
 
+@pytest.mark.slow
+def test_checkpoints_below_the_least_resolution_of_all_metrics_are_left_out(tiny_config, tmp_path, capsys):
+    run = f"run_dir={tmp_path}", "schedule.final_resolution=8", "checkpoint.every_images=32", "checkpoint.keep=9"
+    assert train.run(tiny_config(*run)) == 0
+    assert main(["evaluate", f"run={tmp_path}", "checkpoint=all", "metrics=[swd]", "json=true", *FAST]) == 0
+    printed = capsys.readouterr()
+    assert [one["images"] for one in json.loads(printed.out[printed.out.index("{\n") :])["evaluations"]] == [64, 96]
+    assert "000000032 is left out: no metric measures images below 8x8." in printed.err
+
+
 @pytest.mark.parametrize(
     ("overrides", "hint"),
     [
@@ -180,7 +189,7 @@ def test_images_are_those_of_the_run_or_those_that_are_named(finished_run, toy_d
     other = make_pyramid(tmp_path / "other", images=9, resolution=16)
     assert open_images(str(finished_run), str(other.path), 3, 16).images == 9
     grey = make_pyramid(tmp_path / "grey", channels=1)
-    with pytest.raises(UserError, match=r"data\.channels"):
+    with pytest.raises(UserError, match="have 1 channels; 3 are needed"):
         open_images(str(finished_run), str(grey.path), 3, 16)
     small = make_pyramid(tmp_path / "small", images=9, resolution=8)
     with pytest.raises(UserError, match="goes up to 8x8"):
