@@ -285,6 +285,8 @@ def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
         files = [directory / CONFIG_FILE, *(path / STATE_FILE for path in reversed(checkpoints_of(directory)))]
         if file := next(filter(Path.is_file, files), None):
             values = saved_config(file)
+            if values.get("resume") == "never":  # resume=never is for the start of a run, not for its resuming
+                values["resume"] = "auto"
             for key, value in given.items():
                 section, _, name = key.rpartition(".")
                 (values[section] if section else values)[name] = value

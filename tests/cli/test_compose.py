@@ -84,7 +84,7 @@ def saved_run(tmp_path):
     given = ["experiment=demo", "seed=7", "schedule.batch={4: 32, 8: 16}", "loss.gamma=3", f"run_dir={tmp_path}/run"]
     config = validated(TrainConfig, compose("train", given))
     (tmp_path / "run").mkdir()
-    write_config(tmp_path / "run", describe(config))
+    write_config(tmp_path / "run", describe(config) | {"resume": "never"})
     return tmp_path / "run", config
 
 
