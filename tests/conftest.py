@@ -110,7 +110,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory, tiny_config: Callable
     """A run of 160 images with checkpoints at 128 and 160; not to be written to."""
     from pggan.run import train
 
-    run_dir = tmp_path_factory.mktemp("finished") / "run"
+    run_dir = tmp_path_factory.mktemp("finished") / "checkpoints" / "run"  # this folder may have any name
     assert train.run(tiny_config(f"run_dir={run_dir}")) == 0
     return run_dir
 

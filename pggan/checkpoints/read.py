@@ -156,6 +156,11 @@ def checkpoints_of(run_dir: Path) -> list[Path]:
     return sorted(path for path in found if path.name.isdecimal() and path.is_dir() and not path.is_symlink())
 
 
+def run_of(path: Path) -> Path:
+    """Return the run of the checkpoint `path`, such as photos/checkpoints/000000640; other paths stay as they are."""
+    return path.parents[1] if path.parent.name == "checkpoints" and path.name.isdecimal() else path
+
+
 def best_of(directories: Sequence[Path]) -> Path | None:
     """Return the last checkpoint in `directories` (oldest first) that an evaluation marked as the best, or None."""
     return next((directory for directory in reversed(directories) if mark_of(directory, BEST)), None)

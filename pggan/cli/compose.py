@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from pggan.checkpoints.generator_file import STATE_FILE
-from pggan.checkpoints.read import CONFIG_FILE, checkpoints_of, has_checkpoints
+from pggan.checkpoints.read import CONFIG_FILE, checkpoints_of, has_checkpoints, run_of
 from pggan.cli.commands import COMMANDS, Command
 from pggan.config.defaults import CONFIGS, saved_config
 from pggan.config.validation import alternatives, keys_of, kinds_of, named_tables
@@ -279,8 +279,7 @@ def resumes(overrides: Sequence[str]) -> bool:
 def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
     """Return the saved configuration of the run to resume, changed by the values `given`; None for a new run."""
     run_dir, resume = Path(str(given["run_dir"])), str(given.get("resume", "auto"))
-    named = Path(resume).parents[1] if Path(resume).parent.name == "checkpoints" else Path(resume)
-    for directory in (run_dir, named):
+    for directory in (run_dir, run_of(Path(resume))):
         # If a run has lost config.yaml, its newest checkpoint has the configuration, too.
         files = [directory / CONFIG_FILE, *(path / STATE_FILE for path in reversed(checkpoints_of(directory)))]
         if file := next(filter(Path.is_file, files), None):

@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from pggan.checkpoints.read import CONFIG_FILE, checkpoints_of
+from pggan.checkpoints.read import CONFIG_FILE, checkpoints_of, run_of
 from pggan.core.atomic_io import atomic_write, make_directory, try_lock
 from pggan.core.errors import UserError
 
@@ -25,8 +25,8 @@ def choose_run_dir(run_dir: str | None, name: str) -> Path:
         path, is_utf8 = Path(run_dir), run_dir.encode(errors="ignore") == os.fsencode(run_dir)
         if not is_utf8:
             raise UserError(f"run_dir={path} is not valid UTF-8, so TensorBoard can't open it.", "Choose another name.")
-        if path.parent.name == "checkpoints":
-            raise UserError(f"run_dir={path} is a checkpoint.", f"To resume its run, set run_dir={path.parents[1]}.")
+        if run_of(path) != path:
+            raise UserError(f"run_dir={path} is a checkpoint.", f"To resume its run, set run_dir={run_of(path)}.")
         if path.exists() and not path.is_dir():
             raise UserError(f"run_dir={path} is a file.", "Set run_dir= to a new directory or an existing run.")
         return path
@@ -35,7 +35,7 @@ def choose_run_dir(run_dir: str | None, name: str) -> Path:
 
 def beside(run_dir: Path) -> Path:
     """Return an unused path for a run that continues with the weights of `run_dir`, such as photos-grown-2."""
-    run_dir = run_dir.parents[1] if run_dir.parent.name == "checkpoints" else run_dir  # `run_dir` may be a checkpoint
+    run_dir = run_of(run_dir)
     stem = re.sub(r"-grown(-\d+)?$", "", run_dir.absolute().name)
     names = (f"{stem}-grown{'' if number == 1 else -number}" for number in count(1))
     return next(path for name in names if not (path := run_dir.parent / name).exists())

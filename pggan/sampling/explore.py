@@ -20,6 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from pggan.checkpoints.generator_file import GENERATOR_FILE, PREFIX
+from pggan.checkpoints.read import run_of
 from pggan.config.commands import ExploreConfig
 from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
@@ -83,8 +84,7 @@ def directions_file(run: str, given: str | None) -> Path | None:
     """Return `given` or, without `given`, the run's file of named directions (None for run=pretrained:NAME)."""
     if given is not None or run.startswith(PREFIX):
         return None if given is None else Path(given)
-    path = Path(run).parent if Path(run).name == GENERATOR_FILE else Path(run)
-    path = path.parents[1] if path.parent.name == "checkpoints" else path
+    path = run_of(Path(run).parent if Path(run).name == GENERATOR_FILE else Path(run))
     return path / DIRECTIONS_FILE if path.is_dir() else path.with_name(f"{path.stem}-{DIRECTIONS_FILE}")
 
 
