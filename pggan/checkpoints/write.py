@@ -16,7 +16,7 @@ from torch import Tensor
 from pggan.checkpoints import generator_file as generators
 from pggan.checkpoints import read
 from pggan.checkpoints.generator_file import save_tensors
-from pggan.core.atomic_io import atomic_directory, atomic_write, file_sha256, remove_directory
+from pggan.core.atomic_io import atomic_directory, atomic_write, clean_partials, file_sha256, remove_directory
 from pggan.core.devices import synchronize
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
@@ -90,7 +90,7 @@ def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
 
 
 def prune(run_dir: Path, newest: int, keep: int) -> None:
-    """Remove all checkpoints but the best and the last `keep` of those with at most `newest` images shown."""
+    """Remove half-written checkpoints, and all but the best and the last `keep` of at most `newest` images shown."""
     found = read.checkpoints_of(run_dir)
     # A run that went back to an earlier checkpoint has abandoned the checkpoints with more than `newest` images shown.
     ahead = [directory for directory in found if int(directory.name) > newest]
@@ -99,6 +99,7 @@ def prune(run_dir: Path, newest: int, keep: int) -> None:
     for directory in (*ahead, *valid[:-keep]):
         if directory != best:
             remove_directory(directory)
+    clean_partials(run_dir / "checkpoints")
 
 
 class CheckpointWriter:

@@ -44,10 +44,11 @@ def test_metrics_are_written_once_per_tick_with_all_that_people_watch(finished_r
 # ---- the same command again ------------------------------------------------------------------------------
 
 
-def test_a_finished_run_is_left_as_it_is_but_for_checkpoints_that_a_kill_has_left(run_dir, tiny_config, capsys):
+def test_a_finished_run_is_left_as_it_is_but_for_files_that_a_kill_has_left(run_dir, tiny_config, capsys):
     """And says what it has reached and how to go on, as at its end, instead of what it will do."""
     checkpoints = run_dir / "checkpoints"
-    shutil.copytree(checkpoints / "000000128", checkpoints / "000000096")
+    for name in ("000000096", ".partial-old-000000064"):
+        shutil.copytree(checkpoints / "000000128", checkpoints / name)
     before = facts_of_run(run_dir)["state_sha256"], (run_dir / "metrics.jsonl").read_text()
     log = (run_dir / "train.log").read_text()
     assert train.run(tiny_config(f"run_dir={run_dir}")) == 0
