@@ -13,13 +13,7 @@ import torch
 
 from pggan.checkpoints.generator_file import CLASS_NAMES, generator_path
 from pggan.checkpoints.read import Checkpoint, has_checkpoints
-from pggan.checkpoints.resume import (
-    broadcast_state,
-    check_networks,
-    check_resumable,
-    find_resume_point,
-    transfer,
-)
+from pggan.checkpoints.resume import broadcast_state, check_networks, check_resumable, find_resume_point, transfer
 from pggan.checkpoints.write import CheckpointWriter, refused_by_disk
 from pggan.config.train import TrainConfig, parse_grid
 from pggan.config.values import changes, command_seconds, describe, flatten
@@ -165,13 +159,17 @@ def find_source(
     pyramid = open_everywhere(config, find_images, schedule, group)
     num_classes = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, num_classes)
-    if config.hours is not None:  # with hours=, a resumed run takes the changed schedule from its checkpoint
-        schedule = with_plan(schedule, group.broadcast_object(header))
+    header = group.broadcast_object(header)
+    found = changes(header.get("config", description), description)
+    changed = {key: line for key, line in found if key not in ("resume", "run_dir")}
+    growth = ("schedule.first_resolution", "schedule.stable_images", "schedule.fade_images")
+    if config.hours is not None or not any(key.startswith(growth) for key in changed):
+        # The checkpoint has the schedule that hours= has changed.  Keys that the user has changed have priority.
+        schedule = with_plan(schedule, {key: header[key] for key in header if f"schedule.{key}" not in changed})
     with group.collective_errors():
         if checkpoint is not None:
             check_networks(checkpoint, architecture)
-            before, prints = header["config"], (pyramid.fingerprint, pyramid.former_fingerprint)
-            changed = {key: line for key, line in changes(before, description) if key not in ("resume", "run_dir")}
+            prints = (pyramid.fingerprint, pyramid.former_fingerprint)
             notes += check_resumable(checkpoint, changed, config.allow_changes, schedule=schedule, fingerprints=prints)
     return Source(schedule, pyramid, architecture, checkpoint, header.get(SPENT, 0.0), notes)
 

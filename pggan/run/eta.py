@@ -64,11 +64,6 @@ class TimeLimit:
     began: float  # `time.monotonic() - began` is the time that the run has taken so far
     configured: Schedule  # the schedule that the run would have without a time limit
 
-    @property
-    def planned(self) -> dict[str, Any]:
-        schedule = self.eta.course.schedule
-        return dict(zip(PLANNED, ([*schedule.growth_images], schedule.lr_decay_images, schedule.total), strict=True))
-
     def plan(self, images: int, now: float, reserve: float = 0.0) -> None:
         """Change the schedule so that training ends in time, with `reserve` seconds left for the last evaluation.
 
@@ -96,6 +91,11 @@ class TimeLimit:
         share = seconds / max(self.eta.seconds_between(images, first, schedule), seconds)
         left = zip(schedule.growth_images, schedule.images_between(images, first)[:-1], strict=True)
         return schedule.with_growth([count - rest + ceil(share * rest) for count, rest in left])
+
+
+def plan_of(schedule: Schedule) -> dict[str, Any]:
+    """Return the image counts in `schedule` under the keys in PLANNED."""
+    return dict(zip(PLANNED, ([*schedule.growth_images], schedule.lr_decay_images, schedule.total), strict=True))
 
 
 def with_plan(schedule: Schedule, plan: dict[str, Any]) -> Schedule:

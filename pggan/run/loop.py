@@ -18,7 +18,7 @@ from pggan.core.text import next_command
 from pggan.data.reals import RealBatches
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.state import State
-from pggan.run.eta import TimeLimit, with_plan
+from pggan.run.eta import TimeLimit, plan_of
 from pggan.run.evaluation import TrainingEvaluator
 from pggan.run.health import REALS_SIGN, MetricAccumulator, means
 from pggan.run.pictures import Pictures, Step
@@ -133,16 +133,15 @@ class Run:
         group.require_equal_weights({"G": [*state.g.network.weights], "D": [*state.d.network.weights]})
 
     def _replan(self, images: int) -> None:
-        if self.hours is None:
-            return
-        if (limit := self.limit) is not None:
-            limit.plan(images, time.monotonic(), reserve=self.evaluator.took)
-        self.course.schedule = with_plan(self.course.schedule, self.group.broadcast_object(limit and limit.planned))
+        if self.limit is not None:
+            self.limit.plan(images, time.monotonic(), reserve=self.evaluator.took)
+        if self.hours is not None:
+            self.course.schedule = self.group.broadcast_object(self.course.schedule)
 
     def _save(self) -> None:
         state = self.state
         metadata = self.metadata | {BEST: self.evaluator.mark, SPENT: time.monotonic() - self.began}
-        metadata |= {} if self.limit is None else self.limit.planned
+        metadata |= plan_of(self.course.schedule)
         self._save_is_due, self.evaluator.mark = False, None
         extra_state = self.trainer.reducer.extra_state()
         if self.group.is_main and self._wait_for_checkpoint():

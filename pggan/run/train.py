@@ -55,10 +55,10 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
 
 def ended_at(config: TrainConfig) -> int:
     """Return the image count at which the run in config.run_dir has ended, or 0 if the run has not ended."""
-    run_dir = Path(config.run_dir or "")
+    run_dir, total = Path(config.run_dir or ""), config.schedule.build().total
     found = checkpoints_of(run_dir) if config.run_dir is not None and config.resume == "auto" else []
-    planned = mark_of(found[-1], "total_images") if found and config.hours is not None else None
-    if not found or int(found[-1].name) < (planned or config.schedule.build().total):
+    planned = (mark_of(found[-1], "total_images") if found else None) or total
+    if not found or int(found[-1].name) < (max(planned, total) if config.hours is None else planned):
         return 0
     checkpoint, _ = newest_checkpoint(run_dir)  # verifying large files is slow, so the cheap checks come first
     return 0 if checkpoint is None or checkpoint.directory != found[-1] else checkpoint.images

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pggan.core.schedule import Course, Schedule
-from pggan.run.eta import TRAINING_SHARE, Eta, TimeLimit, with_plan
+from pggan.run.eta import TRAINING_SHARE, Eta, TimeLimit, plan_of, with_plan
 from pggan.training.timing import PhaseTimes
 
 TABLES = {key: {4: 16} for key in ("batch", "learning_rate_g", "learning_rate_d")}
@@ -127,7 +127,7 @@ def test_a_fade_in_which_the_machine_becomes_slower_comes_to_its_end():
 
 def test_a_resumed_run_has_the_time_and_the_plan_that_are_left():
     images, seconds, limit, _ = train(2.0, stop=4000)
-    plan = json.loads(json.dumps(limit.planned))
+    plan = json.loads(json.dumps(plan_of(limit.eta.course.schedule)))
     found, wanted = with_plan(SCHEDULE, plan), limit.eta.course.schedule
     assert (found.phases, found.decay_images) == (wanted.phases, wanted.decay_images)
     _, rest, _, _ = train(2.0, spent=seconds, images=images, plan=plan)
