@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pggan.checkpoints.generator_file import CLASS_NAMES, generator_path
-from pggan.checkpoints.read import Checkpoint, has_checkpoints
+from pggan.checkpoints.read import Checkpoint, has_checkpoints, run_of
 from pggan.checkpoints.resume import broadcast_state, check_networks, check_resumable, find_resume_point, transfer
 from pggan.checkpoints.write import CheckpointWriter, refused_by_disk
 from pggan.config.train import TrainConfig, parse_grid
@@ -20,7 +20,7 @@ from pggan.config.values import changes, command_seconds, describe, flatten
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import clean_partials
 from pggan.core.devices import configure_process, free_memory
-from pggan.core.errors import REFUSED_WRITES
+from pggan.core.errors import REFUSED_WRITES, UserError
 from pggan.core.process import StopSignal
 from pggan.core.schedule import Course, Schedule
 from pggan.core.text import command_line
@@ -171,6 +171,10 @@ def find_source(
             check_networks(checkpoint, architecture)
             prints = (pyramid.fingerprint, pyramid.former_fingerprint)
             notes += check_resumable(checkpoint, changed, config.allow_changes, schedule=schedule, fingerprints=prints)
+            if checkpoint.images >= schedule.total and run_of(checkpoint.directory) != run_dir:
+                shown, end = f"{checkpoint.images:,} images", f"{schedule.total:,}"
+                remedy = f"Set a larger schedule.total_images=, or start a new run: grow={config.resume} hours=1."
+                raise UserError(f"resume={config.resume} has shown {shown}, and this run ends at {end}.", remedy)
     return Source(schedule, pyramid, architecture, checkpoint, header.get(SPENT, 0.0), notes)
 
 

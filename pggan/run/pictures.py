@@ -101,8 +101,7 @@ class Pictures:
 
     def write_film(self) -> None:
         """Write the film of the run's fakes, unless the run was shorter than a minute."""
-        if 3600 * self.reporter.hours >= LEAST_SECONDS:
-            grids = stored_grids(self.film)
+        if (grids := stored_grids(self.film)) and 3600 * self.reporter.hours >= LEAST_SECONDS:
             frames, mark = film_of(grids, len(grids), FILM_SIDE), self.reporter.mark(self.state.images)
             save_film(frames, len(grids), FILM_FPS, self.folder / FILM, mark)
 

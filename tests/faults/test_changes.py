@@ -157,6 +157,20 @@ def test_resume_with_a_path_continues_in_the_new_directory(stopped, tiny_config,
     assert {*changed_lines(tmp_path / "new")} == {"schedule.total_images: 104 -> None"}
 
 
+def test_growth_that_hours_has_shortened_is_taken_from_the_checkpoint_and_an_ended_run_needs_more_images(
+    stopped, tiny_config, tmp_path
+):
+    directory = newest_checkpoint(stopped)[0].directory
+    header = json.loads((directory / "state.json").read_text())
+    header["config"]["schedule"]["stable_images"] = 40  # as if the run had been slower than planned
+    write_header(directory, header)
+    again = (f"run_dir={tmp_path / 'new'}", f"resume={stopped}", "schedule.stable_images=40")
+    with pytest.raises(UserError, match=r"(?s)104 images, .*ends at 104\..*schedule\.total_images="):
+        train.run(tiny_config(*again, "schedule.total_images=104"))
+    assert train.run(tiny_config(*again, "schedule.total_images=112")) == 0
+    assert {*changed_lines(tmp_path / "new")} == {"schedule.total_images: 104 -> 112"}
+
+
 @pytest.mark.parametrize("kind", ["run", "file"])
 def test_init_from_takes_over_weights_only_and_says_so(finished_run, tiny_config, tmp_path, after_step, kind):
     source = finished_run if kind == "run" else finished_run / "generator.safetensors"
