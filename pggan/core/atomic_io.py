@@ -78,14 +78,14 @@ def remove_directory(path: Path) -> None:
     doomed = path.with_name(f"{TEMPORARY}old-{path.name}")
     shutil.rmtree(doomed, ignore_errors=True)
     os.rename(path, doomed)
-    shutil.rmtree(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)  # what can't be deleted now is deleted at the next start
 
 
 def clean_partials(directory: Path) -> None:
     """Remove files and directories in `directory` that killed processes left half-written or half-removed."""
     for leftover in directory.glob(f"{TEMPORARY}*"):
         if leftover.is_dir() and not leftover.is_symlink():
-            shutil.rmtree(leftover)
+            shutil.rmtree(leftover, ignore_errors=True)
         else:
             leftover.unlink()
 
