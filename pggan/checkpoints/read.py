@@ -152,8 +152,9 @@ def newest_run(folder: Path, file: str = GENERATOR_FILE) -> Path:
 
 def checkpoints_of(run_dir: Path) -> list[Path]:
     """List the directories of a run's checkpoints, the oldest first; corrupt checkpoints are included."""
-    found = (run_dir / "checkpoints").glob("[0-9]*")
-    return sorted(path for path in found if path.name.isdecimal() and path.is_dir() and not path.is_symlink())
+    names = (run_dir / "checkpoints").glob("[0-9]*")
+    found = (path for path in names if path.name.isdecimal() and path.is_dir() and not path.is_symlink())
+    return sorted(found, key=lambda path: int(path.name))
 
 
 def run_of(path: Path) -> Path:

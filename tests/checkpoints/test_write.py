@@ -27,11 +27,11 @@ def test_numbers_that_are_not_finite_are_never_written(run_dir, snapshot_of, com
 
 
 def test_the_newest_are_kept_and_what_lies_ahead_is_removed(run_dir, snapshot_of):
-    for images in (168, 176, 184):
+    for images in (168, 176, 10**9):
         write_checkpoint(run_dir, snapshot_of(run_dir, images))
-    (run_dir / "checkpoints" / "000000999").mkdir()
-    prune(run_dir, newest=184, keep=2)
-    assert [path.name for path in checkpoints_of(run_dir)] == ["000000176", "000000184"]
+    (run_dir / "checkpoints" / "1000000009").mkdir()
+    prune(run_dir, newest=10**9, keep=2)
+    assert [path.name for path in checkpoints_of(run_dir)] == ["000000176", "1000000000"]
 
 
 def test_the_best_is_kept_until_a_better_one_is_durable(run_dir, snapshot_of):
