@@ -68,15 +68,17 @@ def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> 
     """Train on one rank; after NaN, infinite numbers or a failed step, the run resumes from its last checkpoint."""
     run: Run | None = None
     began: float | None = None
+    stop = False  # whether a signal has come that wants training to stop
     bad: list[int] = []  # image counts at which gradients or weights were NaN or infinite
     while True:
         try:
             with open_run(config, find_images, group, began) as run:
+                run.interruption.wanted |= stop
                 return take_steps(run, config)
         except (NonFiniteError, StepFailed) as problem:
             if run is None:  # the run could not be opened, so nothing can be rolled back
                 raise
-            began = run.began
+            began, stop = run.began, run.interruption.wanted
             config = opened_again(config, group, run, problem, bad)
         run = None
         gc.collect()  # frees the old trainer, which is in a reference cycle with CUDA graphs

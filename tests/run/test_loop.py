@@ -1,12 +1,14 @@
 """Events of a run: what is due after a step, and opening the run again after numbers or memory failed."""
 
+import os
+import signal
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from pggan.checkpoints.write import NonFiniteError
-from pggan.core.errors import StepFailed, UserError
+from pggan.core.errors import EXIT_INTERRUPTED, StepFailed, UserError
 from pggan.distributed.process_group import ProcessGroup, RankInfo
 from pggan.run import pictures, train
 
@@ -62,10 +64,11 @@ def test_where_memory_no_longer_suffices_the_run_goes_on_with_half_of_the_images
     def fail_to_capture(state) -> None:
         if not failed[2:]:
             failed.append(state.images)
+            os.kill(os.getpid(), signal.SIGTERM)  # a signal in a step that fails stops the run, too
             raise StepFailed("CUDA can't capture a step.", "Set it.", {"cuda_graphs": "off"})
 
     after_step(fail_to_capture)
-    assert train.run(tiny_config(f"run_dir={tmp_path / 'eager'}")) == 0
+    assert train.run(tiny_config(f"run_dir={tmp_path / 'eager'}")) == EXIT_INTERRUPTED
     assert "cuda_graphs: 'off'" in (tmp_path / "eager" / "config.yaml").read_text()
 
     def fail_for_good(state) -> None:
