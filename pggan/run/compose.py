@@ -129,7 +129,6 @@ def open_run(
             tick_images=config.monitor.tick_images,
             most_skipped=keys.roll_back_after,
             began=began,
-            hours=config.hours,
             limit=limit,
         )
         interruption.at_once = False
@@ -155,11 +154,10 @@ def find_source(
         return found, notes
 
     checkpoint, notes = group.on_main(find_checkpoint) or (None, [])
-    header: dict[str, Any] = {} if checkpoint is None else checkpoint.header
+    header: dict[str, Any] = group.broadcast_object({} if checkpoint is None else checkpoint.header)
     pyramid = open_everywhere(config, find_images, schedule, group)
     num_classes = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, num_classes)
-    header = group.broadcast_object(header)
     found = changes(header.get("config", description), description)
     changed = {key: line for key, line in found if key not in ("resume", "run_dir")}
     growth = ("schedule.first_resolution", "schedule.stable_images", "schedule.fade_images")

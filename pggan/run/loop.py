@@ -50,8 +50,7 @@ class Run:
     tick_images: int
     most_skipped: int  # training rolls back after this many skipped updates in a row
     began: float  # `time.monotonic() - began` is the run's training time, earlier commands included
-    hours: float | None
-    limit: TimeLimit | None  # None if `hours` is None, and on all ranks except rank 0
+    limit: TimeLimit | None  # changes the schedule of a run with hours=; None without hours=, and on other ranks than 0
 
     def __post_init__(self) -> None:
         self._numbers = MetricAccumulator()
@@ -120,8 +119,9 @@ class Run:
         is_sound = updates_were_taken(state, self.most_skipped)
         values = self._numbers.take()
         scalars = means(values, group)
-        if not step.is_last:
-            self._replan(step.images)
+        if self.limit is not None and not step.is_last:
+            self.limit.plan(step.images, time.monotonic(), reserve=self.evaluator.took)
+        self.course.schedule = group.broadcast_object(self.course.schedule)
         if is_sound:  # after a skipped update, the weights may be broken, so they are not evaluated
             shown = self.course.at(step.images - 1)  # phase of this step; `step.images` may be in the next phase
             scalars |= self.evaluator.at_tick(state.g_ema, shown, step.images, self.course.schedule.total)
@@ -131,12 +131,6 @@ class Run:
         scalars["speed/memory_bytes"] = peak_memory(group.device)
         self.reporter.tick(step.images, step.phase, scalars)
         group.require_equal_weights({"G": [*state.g.network.weights], "D": [*state.d.network.weights]})
-
-    def _replan(self, images: int) -> None:
-        if self.limit is not None:
-            self.limit.plan(images, time.monotonic(), reserve=self.evaluator.took)
-        if self.hours is not None:
-            self.course.schedule = self.group.broadcast_object(self.course.schedule)
 
     def _save(self) -> None:
         state = self.state
