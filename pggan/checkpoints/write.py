@@ -90,7 +90,7 @@ def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
 
 
 def prune(run_dir: Path, newest: int, keep: int) -> None:
-    """Remove half-written checkpoints, and all but the best and the last `keep` of at most `newest` images shown."""
+    """Remove half-written checkpoints, and all but the best and the last `keep` with at most `newest` images shown."""
     found = read.checkpoints_of(run_dir)
     # A run that went back to an earlier checkpoint has abandoned the checkpoints with more than `newest` images shown.
     ahead = [directory for directory in found if int(directory.name) > newest]

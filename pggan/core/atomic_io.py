@@ -78,7 +78,7 @@ def remove_directory(path: Path) -> None:
     doomed = path.with_name(f"{TEMPORARY}old-{path.name}")
     shutil.rmtree(doomed, ignore_errors=True)
     os.rename(path, doomed)
-    shutil.rmtree(doomed, ignore_errors=True)  # what can't be deleted now is deleted at the next start
+    shutil.rmtree(doomed, ignore_errors=True)  # `clean_partials` deletes the rest later
 
 
 def clean_partials(directory: Path) -> None:
