@@ -57,7 +57,7 @@ class Architecture:
     stddev_group: int  # D computes each minibatch standard deviation over this many images
     resampling: Resampling
     blur: bool = False  # a low-pass filter follows every upsampling of features
-    bilateral: int = 0  # passes of a bilateral filter over G's images in training; drawing has three times as many
+    bilateral: int = 0  # passes of a bilateral filter over G's images in training; drawing has twice as many
     residual: bool = False  # D's blocks have skip connections
     stem: Stem = Stem.official
     features: str | None = None  # NAME@CHECKSUM of a pretrained network, whose features D gets as additional input
