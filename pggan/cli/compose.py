@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 import sys
+import time
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -27,6 +28,7 @@ from pggan.config.validation import alternatives, keys_of, kinds_of, named_table
 from pggan.config.values import flatten
 from pggan.config.withdrawn import withdrawal
 from pggan.core.errors import UserError, nearest, nearest_name, nearest_path
+from pggan.core.process import STARTED_VARIABLE, environment
 from pggan.core.text import as_hydra_reads_it, key_of
 
 # Hydra must write no run directories and no logs, and must not change the working directory.
@@ -86,8 +88,9 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
     def run(config: DictConfig) -> None:
         words = [one.removeprefix("++") for one in HydraConfig.get().overrides.task]
         given = [*files, *(one for one in words if key_of(one) in names.difference(map(key_of, files)))]
-        if code := task(finished(command, config, given), given):
-            sys.exit(code)
+        with environment({STARTED_VARIABLE: str(time.time())}):  # each job of --multirun has hours= of its own
+            if code := task(finished(command, config, given), given):
+                sys.exit(code)
 
     rest = [word for word in words if word not in overrides]
     if not {"-sc", "--shell-completion"} & {*flags}:

@@ -4,6 +4,7 @@ import os
 import re
 import resource
 import sys
+from functools import cache
 
 import torch
 
@@ -12,6 +13,7 @@ from pggan.core.errors import UserError
 from pggan.core.process import available_cores, keep_freed_memory
 
 DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
+first_threads = cache(torch.get_num_threads)  # keeps the first result: an earlier job of --multirun changes the number
 
 
 def choose_device(devices: str, key: str = "devices") -> torch.device:
@@ -43,8 +45,7 @@ def count_devices(devices: str) -> tuple[str, int]:
 
 def device_of_rank(devices: str, local_rank: int) -> torch.device:
     """The device of the rank with number `local_rank` on this machine; a CUDA device becomes PyTorch's default."""
-    kind, _ = count_devices(devices)
-    if kind != "cuda":
+    if (kind := count_devices(devices)[0]) != "cuda":
         return torch.device(kind)
     index = 0 if torch.cuda.device_count() == 1 else local_rank  # Slurm may show each rank only one GPU, with index 0
     torch.cuda.set_device(index)
@@ -53,11 +54,10 @@ def device_of_rank(devices: str, local_rank: int) -> torch.device:
 
 def set_threads(threads: int | None, *, one: bool = False) -> None:
     """Make PyTorch use `threads` CPU threads; None means OMP_NUM_THREADS if set, else 1 if `one`, else one per core."""
-    if threads is None and "OMP_NUM_THREADS" not in os.environ:
-        most = 1 if one else available_cores()  # obeys a container's CPU limit, which PyTorch's default ignores
-        threads = most if most < torch.get_num_threads() else None
-    if threads is not None:
-        torch.set_num_threads(threads)
+    most = 1 if one else available_cores()  # obeys a container's CPU limit, which PyTorch's default ignores
+    default = first_threads() if "OMP_NUM_THREADS" in os.environ else min(first_threads(), most)
+    if (threads or default) != torch.get_num_threads():
+        torch.set_num_threads(threads or default)
 
 
 def configure_process(

@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 
+from pggan.checkpoints.read import newest_checkpoint
 from pggan.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +50,7 @@ def test_info_shows_where_the_configuration_comes_from():
 def test_recipes_are_taken_from_a_folder_of_ones_own_and_from_any_file_but_without_a_part_of_hydra(own, capsys):
     file = own / "experiment" / "mine.yaml"
     for words in (["--config-dir", str(own), "experiment=mine"], [f"experiment={file}"]):
-        values = shown(["train", *words, "--cfg", "job"], capsys)
+        values = shown(["train", *words, "--cfg=job"], capsys)
         assert (values["name"], values["loss"]["name"], values["seed"]) == ("mine", "relativistic", 5)
     assert main(["train", "--config-dir", str(own), "experiment=mien"]) == 2
     assert "Did you mean 'mine'?" in capsys.readouterr().err
@@ -63,10 +65,13 @@ def test_multirun_trains_once_per_value(tiny_overrides, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     short = [*tiny_overrides, "schedule.final_resolution=4", "schedule.total_images=8"]
     words = ["--multirun", *short, "seed=1,2", f"run_dir={tmp_path}/${{seed}}", "experiment=demo", "data.mirror=true"]
+    began = time.monotonic()
     assert main(["train", *words]) == 0
     for seed in (1, 2):
         assert yaml.safe_load((tmp_path / str(seed) / "config.yaml").read_text())["seed"] == seed
         assert (tmp_path / str(seed) / "generator.safetensors").is_file()
+    spent = sum(newest_checkpoint(tmp_path / seed)[0].header["spent_seconds"] for seed in "12")
+    assert spent < time.monotonic() - began  # a job does not count the seconds of the jobs before it
 
 
 def test_mistakes_of_jobs_and_of_flags_are_told(tmp_path, monkeypatch, capsys):

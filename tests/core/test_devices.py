@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pggan.core import process
-from pggan.core.devices import choose_device, count_devices, device_of_rank
+from pggan.core.devices import choose_device, count_devices, device_of_rank, set_threads
 from pggan.core.errors import UserError
 
 
@@ -43,6 +43,14 @@ def test_ranks_get_a_device_each_and_share_the_cpu(machine):
     assert device_of_rank("3", 0) == torch.device("cuda", 0)
     machine(cuda=1)  # each rank sees its own alone, as with srun --gpus-per-task=1
     assert device_of_rank("auto", 2) == torch.device("cuda", 0)
+
+
+def test_threads_that_an_earlier_job_has_set_are_not_kept():
+    set_threads(None)
+    default = torch.get_num_threads()
+    set_threads(default % 2 + 1)
+    set_threads(None)
+    assert torch.get_num_threads() == default
 
 
 def test_cores_are_those_that_the_narrowest_control_group_gives_time_of(tmp_path, monkeypatch):
