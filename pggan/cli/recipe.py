@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from pggan.checkpoints.generator_file import generator_path, read_generator_header, refusing_generators
-from pggan.checkpoints.read import CONFIG_FILE, checkpoints_of, resolve_checkpoint
+from pggan.checkpoints.generator_file import STATE_FILE, generator_path, read_generator_header, refusing_generators
+from pggan.checkpoints.read import checkpoints_of, resolve_checkpoint
 from pggan.cli.commands import Command
 from pggan.cli.compose import compose, resumes
 from pggan.cli.help import hang, meanings
@@ -54,8 +54,10 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
             raise UserError("grow= needs the hours that the new run may take.", "Add hours=1, for example.")
         return values
     base = [] if values["grow"] is None else base_of_growth(values["grow"], overrides)
-    if values["init_from"] is not None and not {key_of(one) for one in overrides}.intersection(RECIPES):
-        base = base_of_transfer(values["init_from"])
+    names = {key_of(one) for one in overrides}
+    if values["init_from"] is not None and not names.intersection(RECIPES):
+        final = int(values["schedule"]["final_resolution"]) if "schedule.final_resolution" in names else None
+        base = base_of_transfer(values["init_from"], final)
     if command.name != "train":
         choices, _ = choose(command, values, overrides, base)
         print(*(hang("  ", f"{override_of(one)}: {one.reason}.") for one in choices), sep="\n", file=sys.stderr)
@@ -75,7 +77,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
         if not checkpoints_of(run_dir):  # a run with a checkpoint keeps its old recipe.yaml
             choices, about = choose(command, values, overrides, base)
             chosen = compose(command.name, [*base, *overrides, *map(override_of, choices)])
-            left_out = OF_ONE_RUN | OF_THE_MACHINE.intersection(map(key_of, overrides))
+            left_out = OF_ONE_RUN | (OF_THE_MACHINE & names)
             write(file, {key: each for key, each in chosen.items() if key not in left_out}, choices, about)
             print(hang("  More        ", f"{file} explains each key."), file=sys.stderr)
     typed = [one for one in overrides if key_of(one) not in RECIPES]
@@ -88,10 +90,11 @@ def base_of_growth(run: str, overrides: Sequence[str]) -> list[str]:
     Raises UserError if `run` has no checkpoint, or if `overrides` set keys of the networks.
     """
     if fixed := [key for key in map(key_of, overrides) if key.split(".")[0] in (*RECIPES, "model")]:
-        problem = f"grow={run} can't be combined with {fixed[0]}=: the new run has the old run's networks and recipe."
-        raise UserError(problem, f"Leave out {fixed[0]}=. For other networks, start a new run with init_from={run}.")
+        key = fixed[0].replace("model.discriminator", "discriminator")  # an argument of pggan.train
+        problem = f"grow={run} can't be combined with {key}=: the new run has the old run's networks and recipe."
+        raise UserError(problem, f"Leave out {key}=. For other networks, start a new run with init_from={run}.")
     checkpoint, _ = resolve_checkpoint(Path(run), "grow")
-    saved, header = saved_config(checkpoint.directory.parents[1] / CONFIG_FILE), checkpoint.header
+    saved, header = saved_config(checkpoint.directory / STATE_FILE), checkpoint.header
     side = header["resolution"] if header["alpha"] == 1 else header["resolution"] // 2
     saved["schedule"] |= {"first_resolution": side, "total_images": None}
     saved |= {"init_from": run, "allow_changes": []}
@@ -103,14 +106,14 @@ def base_of_growth(run: str, overrides: Sequence[str]) -> list[str]:
     return found
 
 
-def base_of_transfer(path: str) -> list[str]:
-    """Return Hydra overrides that give a new run the networks of `path`, a run, checkpoint or generator file."""
+def base_of_transfer(path: str, final: int | None) -> list[str]:
+    """Return Hydra overrides for a new run with the networks of `path`; `final` is the highest resolution, if set."""
     from pggan.networks.efficientnet_lite0 import is_installed  # imported late, because it imports torch
 
     with refusing_generators(file := generator_path(path, "init_from")):
         header = read_generator_header(file)
     side = header["resolution"] if header["alpha"] == 1 else header["resolution"] // 2
-    found = [f"schedule.first_resolution={side}", f"schedule.final_resolution={side}"]
+    found = [f"schedule.{key}_resolution={min(side, final or side)}" for key in ("first", "final")]
     stored = asdict(Architecture.from_plain(header["architecture"]))
     networks = {name: value for name, value in stored.items() if name in ModelConfig.__annotations__}
     if networks["features"] is None or not is_installed():  # in this case, hours= may choose pretrained features for D
@@ -170,8 +173,8 @@ def override_of(choice: "Choice") -> str:
 def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[str], bool]:
     """Return the keys that hours= must not change, and whether hours= scales the image counts of a recipe (LENGTHS).
 
-    hours= may change keys that the user has not set: with experiment= or debug=, only data.channels and the keys in
-    LENGTHS; with grow=, only the keys in GROWING and LENGTHS, and D's pretrained features; otherwise, every key.
+    hours= may change keys that the user has not set: with experiment= or debug=, only the keys in LENGTHS; with
+    grow=, only the keys in GROWING and LENGTHS, and D's pretrained features; otherwise, every key.
     """
     names = {".".join(key_of(one).split(".")[:2]) for one in overrides}  # schedule.batch.8= sets schedule.batch
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}
@@ -188,8 +191,7 @@ def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[st
     if not names & {*RECIPES}:
         return typed, False
     scales = "schedule.stable_images" not in typed
-    free = {"data.channels", *(LENGTHS if scales else {TOTAL})} - typed
-    return (every | tables.keys()) - free, scales
+    return (every | tables.keys()) - ((LENGTHS if scales else {TOTAL}) - typed), scales
 
 
 def write(file: Path, values: dict[str, Any], choices: Sequence["Choice"] = (), about: Sequence[str] = ()) -> None:

@@ -192,8 +192,9 @@ def facts_of_files(config: DataConfig, path: str) -> DataFacts:
     sides = [side for side in sides if side >= MIN_RESOLUTION]
     if not sides:
         problem = f"None of the {len(entries):,} image files in {path} can be used."
+        problem += " No face was found." * (finds_faces and not headers)
         needed = f"Give PNG, JPEG, WebP or AVIF images of at least {MIN_RESOLUTION}x{MIN_RESOLUTION} pixels."
-        raise UserError(problem, f"{needed} To see why, run pggan prepare source={path} dest=data/new")
+        raise UserError(problem, f"{needed} To see why: pggan prepare source={path} crop={config.crop} dest=data/new")
     resolution = 1 << (sides[int(SMALL_SHARE * len(sides))].bit_length() - 1)
     large = sum(side >= resolution for side in sides)
     note = f"{len(entries):,} image files, {large / len(sides):.0%} of them at least {resolution} pixels wide and high"

@@ -237,10 +237,10 @@ class Recipe:
     def final_images(self, side: int) -> int:
         """The least number of images at `side` for which there must be time if `side` is to be the final resolution."""
         if self.grows:
-            fade = FADE[max(side, 8)]
+            fade = int(value_at(FADE, max(side, 8)))
             trained = fade // 2 if self.transfers else 0  # 0 with grow=: the weights are trained at `side`
             return trained if side <= self.config.schedule.first_resolution else fade
-        return FINAL[side]
+        return int(value_at(FINAL, side))
 
     def lengths(self) -> tuple[PerResolution, PerResolution]:
         """Two tables {resolution: images}, for stable phases and for fades; `choose_lengths` fits them to the time."""

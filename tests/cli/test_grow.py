@@ -37,18 +37,20 @@ def test_the_next_resolution_is_added_when_the_hours_allow(old, chosen, make_pyr
     assert chosen(*words, "hours=0.002")["schedule"]["first_resolution"] == 8
 
 
-def test_what_is_typed_beside_it_stays(old, chosen):
-    values = chosen(f"grow={old}", "hours=0.1", "devices=cpu", "seed=5", "schedule.batch=4", "evaluation.metrics=[]")
+def test_what_is_typed_beside_it_stays(old, chosen, tmp_path):
+    alone = copytree(old / "checkpoints" / "000000160", tmp_path / "alone")  # without its run
+    values = chosen(f"grow={alone}", "hours=0.1", "devices=cpu", "seed=5", "schedule.batch=4", "evaluation.metrics=[]")
     assert (values["seed"], values["schedule"]["batch"], values["evaluation"]["metrics"]) == (5, 4, [])
     assert values["schedule"]["final_resolution"] == 16  # the images are no larger
 
 
-@pytest.mark.parametrize(("available", "expected"), [(64, 16), (8, 8)])
+@pytest.mark.parametrize(("available", "typed", "expected"), [(64, [], 16), (8, [], 8), (64, ["8"], 8)])
 def test_weights_of_another_run_are_trained_at_their_resolution(
-    available, expected, old, chosen, make_pyramid, tmp_path
+    available, typed, expected, old, chosen, make_pyramid, tmp_path
 ):
     make_pyramid(tmp_path / "other", resolution=available)
-    values = chosen(f"init_from={old}", f"data.path={tmp_path / 'other'}", "devices=cpu", "hours=0.02")
+    words = [f"data.path={tmp_path / 'other'}", "hours=0.02", *(f"schedule.final_resolution={side}" for side in typed)]
+    values = chosen(f"init_from={old}", "devices=cpu", *words)
     assert {values["schedule"][f"{name}_resolution"] for name in ("first", "final")} == {expected}
     assert (values["model"]["fmap_max"], values["loss"]["name"], values["ema"]["rampup"]) == (8, "logistic", None)
 
@@ -84,6 +86,7 @@ def test_the_new_run_begins_with_the_same_faces_and_resumes(old, capsys):
         ([], "needs the hours"),
         (["hours=1", "model.fmap_max=4"], "with model.fmap_max="),
         (["hours=1", "experiment=demo"], "with experiment="),
+        (["hours=1", "model.discriminator=Own"], "with discriminator="),
     ],
 )
 def test_what_can_not_grow_is_refused_before_anything_is_measured(words, message, old, tmp_path, capsys):

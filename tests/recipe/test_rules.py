@@ -70,6 +70,7 @@ def test_more_hours_never_give_a_lower_resolution_and_data_is_never_enlarged(con
     assert sides[0] < sides[-1]
     assert choose(config, 100, PORTRAITS._replace(resolution=16))[1].resolution == 16
     assert choose(config, 10**6)[1].resolution == AVATARS.resolution
+    assert choose(train_config("schedule.final_resolution=2048"), 1, given=["schedule.final_resolution"])[1][0] == 2048
 
 
 def test_few_photographs_are_augmented_in_long_runs_alone(config):
