@@ -76,7 +76,7 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
     """Run the command as a Hydra application, for flags such as --multirun; returns the exit code."""
     flags = [word for word in words if word.startswith("-")]
     for flag in flags:
-        if "=" in flag and not flag.startswith(("--config-dir=", "--package=")):
+        if "=" in flag and not flag.startswith(("--cfg=", "--config-dir=", "--info=", "--package=")):
             raise UserError(f"'{flag}' must not begin with dashes.", f"Leave out the dashes: {flag.lstrip('-')}")
     overrides = [word for word in words if "=" in word and word not in flags]
     names = {key_of(one) for one in overrides}
@@ -222,7 +222,7 @@ def with_marked_files(words: Sequence[str]) -> list[str]:
 def named_file(override: str) -> Path | None:
     """The path in an override `experiment=FILE.yaml`; None for every other override."""
     key, _, value = override.lstrip("+").partition("=")
-    path = value.strip("'\"").replace("\\'", "'")
+    path = os.path.expanduser(value.strip("'\"").replace("\\'", "'"))
     return Path(path) if key == "experiment" and path.endswith(".yaml") else None
 
 
@@ -244,7 +244,7 @@ def read_recipe(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{file} is not a recipe.", remedy)
     found: dict[str, Any] = {}
-    for entry in content.pop("defaults", []):
+    for entry in content.pop("defaults", None) or []:
         group, name = next(iter(entry.items())) if isinstance(entry, dict) else ("experiment", entry)
         found |= {} if name == "_self_" else {str(group).removeprefix("override /"): name}
     for section, value in content.items():

@@ -19,7 +19,7 @@ from pggan.config.train import (
     per_resolution,
 )
 from pggan.core.architecture import Precision
-from pggan.core.errors import UserError
+from pggan.core.errors import UserError, require
 from pggan.core.schedule import value_at
 
 NEWEST = "newest"
@@ -243,9 +243,14 @@ class StagesConfig:
     threads: Count | None
     json: bool
 
+    def __post_init__(self) -> None:
+        for key, value in vars(self).items():
+            require(value != [], key, value, "a list of at least one number")
+        require(vars(self.loss).get("gamma") != "auto", "loss.gamma", "auto", "a number")
+
     def batches(self) -> list[tuple[int, int]]:
         """Pairs (resolution, batch size) to measure; raises UserError if a resolution has no batch size."""
-        entries = per_resolution("batch", self.batch, min(self.stages, default=0))
+        entries = per_resolution("batch", self.batch, min(self.stages))
         return [(side, int(value_at(entries, side))) for side in self.stages]
 
 

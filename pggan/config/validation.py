@@ -54,7 +54,7 @@ def of_key(key: str, kind: Any, value: Any) -> Any:
             if "a number" in remedy and len(value) == 2 and all(str(one).isdecimal() for one in value):
                 remedy = f"Write {key}={value[0]}.{value[1]}."
             remedy = f"{remedy} To run once per value, add --multirun."
-        elif key == "hours" and (found := re.fullmatch(r"([\d.]+) ?([smhd]).*", str(value))):
+        elif key == "hours" and (found := re.fullmatch(r"(\d*\.?\d+) ?([smhd]).*", str(value))):
             remedy = f"{remedy} {value} are hours={three_digits(float(found[1]) * HOURS[found[2]])}."
         raise UserError(f"{key}={value} does not work.", remedy) from error
 
@@ -72,7 +72,7 @@ def chosen(key: str, schemas: tuple[Any, ...], values: Mapping[str, Any]) -> Any
 def converted(kind: Any, value: Any) -> Any:
     """Convert `value` into the type `kind`, or the first fitting type of a union; raises ValueError if none fits."""
     for one in alternatives(kind):
-        with suppress(KeyError, TypeError, ValueError):
+        with suppress(KeyError, OverflowError, TypeError, ValueError):
             return of_one(one, value)
     raise ValueError
 

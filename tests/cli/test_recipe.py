@@ -35,7 +35,8 @@ def old_recipe(tmp_path):
     return file
 
 
-def test_a_recipe_is_read_as_it_was_written_and_given_keys_have_priority(old_recipe):
+def test_a_recipe_is_read_as_it_was_written_and_given_keys_have_priority(old_recipe, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     assert old_recipe.read_text().splitlines()[:2] == ["# @package _global_", "# A test."]
     values = compose("train", [f"experiment={old_recipe}", "seed=9"])
     assert (values["seed"], values["threads"], values["name"]) == (9, 1, "2025_01_02")
@@ -43,6 +44,8 @@ def test_a_recipe_is_read_as_it_was_written_and_given_keys_have_priority(old_rec
     assert (values["schedule"]["stable_images"][8], values["data"]["path"]) == (100, "it's [mine], yes")
     assert values["model"]["fmap_base"] == 256  # of the experiment
     assert compose("train", [f"experiment={old_recipe}", "loss=wgan_gp"])["loss"]["penalty_weight"] == 10
+    (tmp_path / "mine.yaml").write_text("defaults:\nseed: 5")
+    assert compose("train", ["experiment=~/mine.yaml"])["seed"] == 5
 
 
 def test_what_is_no_recipe_is_refused(tmp_path, capsys):
