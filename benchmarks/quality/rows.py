@@ -20,7 +20,7 @@ class Row(NamedTuple):
     gpu: bool = False  # it would take a CPU too long
 
 
-UNFILTERED = ("model.bilateral=0",)  # measured before the recipes of avatars had the filter
+UNFILTERED = ("model.bilateral=0", "loss.reg_interval=8")  # measured before the recipes of avatars had the filter
 AVATARS_32 = ("experiment=avatars_32",)
 AVATARS_64 = ("experiment=avatars_64", "hours=1")  # its lengths, scaled to an hour
 AVATARS_128 = (*AVATARS_64, "model.fmap_base=1024", "schedule.final_resolution=128", "schedule.lr_decay_images=5000")

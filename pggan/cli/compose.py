@@ -23,7 +23,7 @@ from yaml import YAMLError
 from pggan.checkpoints.generator_file import STATE_FILE
 from pggan.checkpoints.read import CONFIG_FILE, checkpoints_of, has_checkpoints, run_of
 from pggan.cli.commands import COMMANDS, Command
-from pggan.config.defaults import CONFIGS, saved_config
+from pggan.config.defaults import CONFIGS, default_values, saved_config
 from pggan.config.validation import alternatives, keys_of, kinds_of, named_tables
 from pggan.config.values import flatten
 from pggan.config.withdrawn import withdrawal
@@ -270,6 +270,11 @@ def finished(command: Command, composed: DictConfig, overrides: Sequence[str]) -
                 raise UserError(f"{table}={given['name']} has no key '{wrong}'.", suggestion(command, wrong))
             # If a recipe sets loss.gamma, loss=wgan_gp removes this key, because WGAN-GP has no gamma.
             values[table] = {key: value for key, value in given.items() if key not in foreign}
+    if {"loss", "experiment"} <= typed:
+        loss, others = values["loss"], [one for one in overrides if key_of(one).partition(".")[0] != "loss"]
+        if compose(command.name, others)["loss"]["name"] != loss["name"]:  # the recipe's values are for another loss
+            own = default_values({"loss": loss["name"]})["loss"]
+            loss |= {key: value for key, value in own.items() if f"loss.{key}" not in typed}
     return values
 
 

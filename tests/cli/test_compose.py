@@ -26,8 +26,9 @@ def test_overrides_and_groups_are_composed_and_interpolations_resolved(monkeypat
 def test_options_of_a_recipe_go_with_the_choice_that_they_are_for():
     """The demo's gamma is one of the logistic loss; a typed one is refused, even so."""
     values = compose("train", ["experiment=demo", "loss=wgan_gp"])
-    assert values["loss"] == compose("train", ["loss=wgan_gp"])["loss"] | {"reg_interval": 8}
-    assert compose("train", ["experiment=demo", "loss=relativistic"])["loss"]["gamma"] == 1
+    assert values["loss"] == compose("train", ["loss=wgan_gp"])["loss"]
+    for loss in (["logistic", 12, 8], ["relativistic", 1, 1]):
+        assert [*compose("train", ["experiment=orl_64", f"loss={loss[0]}"])["loss"].values()] == loss
     with pytest.raises(UserError, match=r"no key 'loss\.gamma'"):
         compose("train", ["experiment=demo", "loss=wgan_gp", "loss.gamma=3"])
 
