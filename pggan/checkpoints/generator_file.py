@@ -71,7 +71,7 @@ def load_generator(run: str, device: "torch.device", key: str = "run") -> Loaded
         if not bool(torch.isfinite(tensor).all()):  # a generator with NaN weights would draw black images
             problem = f"{path} is damaged: its weights {name} are NaN or infinite."
             raise UserError(problem, "Choose another checkpoint=, or an undamaged copy of the file.")
-    network.eval().requires_grad_(False).to(device)
+    network.train(False).requires_grad_(False).to(device)
     stage = about["resolution"], float(about["alpha"]), about["images"]
     return LoadedGenerator(network, *stage, tuple(about.get(CLASS_NAMES) or ()), path, **stated_in(about))
 

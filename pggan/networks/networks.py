@@ -146,7 +146,7 @@ class Generator(ProgressiveNetwork):
 
     @property
     def passes(self) -> int:
-        """The number of passes of the bilateral filter; after `eval()`, which is for drawing, twice as many."""
+        """The number of passes of the bilateral filter; networks for drawing (`train(False)`) have twice as many."""
         return self.architecture.bilateral * (1 if self.training else 2)  # KID (x 1000) of avatars: 220, not 310
 
 

@@ -121,7 +121,7 @@ def new_state(architecture: Architecture, seed: int, device: torch.device, *, ha
             if weight.ndim == 4:  # channels last is fastest, on CPUs and on tensor cores
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
     flat_weights, flat_averages, _ = (flatten_storage(network.weights) for network in (generator, g_ema, discriminator))
-    g_ema.eval().requires_grad_(False).load_state_dict(generator.state_dict())
+    g_ema.train(False).requires_grad_(False).load_state_dict(generator.state_dict())
     return State(
         Trainable("G", generator, half=half),
         Trainable("D", discriminator, half=half),
