@@ -1,5 +1,6 @@
 """Connects the ranks of a run, and wraps their collectives."""
 
+import json
 import os
 import socket
 import sys
@@ -18,16 +19,16 @@ from uuid import uuid4
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import PrefixStore, ReduceOp  # type: ignore[attr-defined]
+from torch.distributed import HashStore, PrefixStore, ReduceOp  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from pggan.core.devices import device_of_rank, synchronize
-from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, StepFailed, UserError
+from pggan.core.errors import EXIT_PEER_LOST, EXIT_USER_ERROR, UserError
 from pggan.distributed.launch import RENDEZVOUS_SECONDS
 
 STEP_TIMEOUT = timedelta(minutes=30)  # Ranks may wait this long for gradients if a network is slow or a rank evaluates.
 CONTROL_TIMEOUT = timedelta(days=1)  # Ranks wait while one rank prepares the data, which can take hours.
-ROUND, POLL_SECONDS = "round", 0.1
+ROUND, KEPT, POLL_SECONDS = "round", "kept", 0.1
 # A GPU counts as hung if a training step, without evaluations and checkpoints, takes more than 300 seconds.
 STALL_SECONDS = 300
 MAX_STEPS_IN_FLIGHT = 8  # At most this many steps are in the GPU's queue, because a checkpoint waits for all of them.
@@ -36,7 +37,7 @@ RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTE
 
 
 class PeerLost(Exception):
-    """Another rank was lost during a collective."""
+    """All ranks have to restart, because a rank was lost during a collective, or failed alone in a step."""
 
 
 class RemoteUserError(Exception):
@@ -63,13 +64,14 @@ def rank_from_environment() -> RankInfo | None:
 class ProcessGroup:
     """The ranks of a run; each method that communicates has to be called on all ranks, in the same order."""
 
-    def __init__(self, info: RankInfo, device: torch.device, control: Any, torch_group: Any = None) -> None:
-        """Use torch's groups `control` for objects (None for one rank), `torch_group` for tensors (None: default)."""
+    def __init__(self, info: RankInfo, device: torch.device, control: Any, group: Any = None, kept: Any = None) -> None:
+        """Use torch's groups `control` for objects (None for one rank), `group` for tensors, and its store `kept`."""
         self.rank, self.world_size = info.rank, info.world_size
         self.local_rank, self.local_world_size = info.local_rank, info.local_world_size
         self.device, self.is_main = device, info.rank == 0
         self.name = f"rank {info.rank} on {socket.gethostname()} (pid {os.getpid()})"
-        self.torch_group, self._control = torch_group, control
+        self.torch_group, self._control = group, control
+        self._kept: Any = kept or HashStore()
         self._step_events: deque[torch.cuda.Event] = deque()
 
     @classmethod
@@ -90,7 +92,7 @@ class ProcessGroup:
                 world_size=info.world_size,
                 timeout=STEP_TIMEOUT,
             )
-            return cls(info, device, dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT))
+            return cls(info, device, dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT), kept=store)
         except (dist.DistError, RuntimeError) as error:
             place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}: {str(error).splitlines()[0]}"
             raise UserError(
@@ -115,9 +117,7 @@ class ProcessGroup:
         return ProcessGroup(info, self.device, torch_group, torch_group) if self.rank < size else None
 
     def barrier(self) -> None:
-        if self.world_size > 1:
-            with self.collective():
-                dist.barrier(self._control)
+        self.all_gather_object(None)
 
     def shutdown(self) -> None:
         self.barrier()
@@ -142,6 +142,14 @@ class ProcessGroup:
         if work is not None:
             with self.collective():
                 work.wait()
+
+    def keep(self, values: dict[str, Any]) -> None:
+        """Add `values` to what `kept` returns on all ranks, also after torchrun has restarted the ranks."""
+        self._kept.append(KEPT, f"{json.dumps(values)}\n")
+
+    def kept(self) -> dict[str, Any]:
+        lines = self._kept.get(KEPT).splitlines() if self._kept.check([KEPT]) else ()
+        return {key: value for line in lines for key, value in json.loads(line).items()}
 
     def all_gather_object(self, value: Any) -> list[Any]:
         gathered = [value] * self.world_size
@@ -219,10 +227,8 @@ class ProcessGroup:
         return int(reduced)
 
     def broadcast(self, tensors: list[Tensor]) -> None:
-        if self._control is None:
-            return
         with self.collective():
-            for tensor in tensors:
+            for tensor in tensors if self.world_size > 1 else ():
                 dense = tensor.contiguous()
                 dist.broadcast(dense, 0)
                 tensor.copy_(dense)
@@ -274,9 +280,6 @@ def run_distributed(info: RankInfo, devices: str, run: Callable[[ProcessGroup], 
         return code
     except RemoteUserError:
         return EXIT_USER_ERROR
-    except StepFailed as error:  # After StepFailed, torchrun restarts all ranks.
-        print(f"{group.name}: {error.problem}", file=sys.stderr, flush=True)
-        return EXIT_FAILED
     except PeerLost as error:
         print(error, file=sys.stderr, flush=True)
         return EXIT_PEER_LOST

@@ -1,7 +1,6 @@
 """`pggan train` starts one rank per device; each rank runs the training loop of this module."""
 
 import gc
-import json
 import os
 from dataclasses import asdict, replace
 from functools import partial
@@ -15,7 +14,7 @@ from pggan.core.errors import StepFailed, UserError, require
 from pggan.core.process import threads_per_rank
 from pggan.core.rng import StepRng
 from pggan.distributed.launch import killed_if_stopped, launch
-from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment, run_distributed
+from pggan.distributed.process_group import PeerLost, ProcessGroup, RankInfo, rank_from_environment, run_distributed
 from pggan.optim.updates import ema_decay
 from pggan.run.compose import FindImages, open_run
 from pggan.run.console import LastingConsole
@@ -23,7 +22,7 @@ from pggan.run.loop import Run
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, next_start
 from pggan.run.summary import ending
 
-COMPUTE_FILE = ".compute.json"  # after a failed step, restarted ranks read their `compute.` settings from this file
+RUN_DIR = "run_dir"  # key of the run directory in `ProcessGroup.kept`; all other keys there are keys of `compute.`
 MAX_FAILURES = 3  # after this many rollbacks in one process, training counts as diverged
 REMEDY = (
     "Lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient penalty "
@@ -72,14 +71,15 @@ def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> 
     bad: list[int] = []  # image counts at which gradients or weights were NaN or infinite
     while True:
         try:
-            with open_run(config, find_images, group, began) as run:
+            with open_run(resumed(config, group), find_images, group, began) as run:
                 run.interruption.wanted |= stop
+                group.keep({RUN_DIR: str(run.run_dir)})
                 return take_steps(run, config)
         except (NonFiniteError, StepFailed) as problem:
             if run is None:  # the run could not be opened, so nothing can be rolled back
                 raise
             began, stop = run.began, run.interruption.wanted
-            config = opened_again(config, group, run, problem, bad)
+            require_remedy(group, run, problem, bad)
         run = None
         gc.collect()  # frees the old trainer, which is in a reference cycle with CUDA graphs
 
@@ -95,26 +95,30 @@ def take_steps(run: Run, config: TrainConfig) -> int:
     return run.finish()
 
 
-def opened_again(
-    config: TrainConfig, group: ProcessGroup, run: Run, problem: NonFiniteError | StepFailed, bad: list[int]
-) -> TrainConfig:
-    """Return the configuration that resumes the run after `problem`; raises UserError if resuming can't help."""
-    run_dir = run.run_dir
+def resumed(config: TrainConfig, group: ProcessGroup) -> TrainConfig:
+    """Return the configuration that resumes the run after a failure; `config`, if the ranks have opened no run yet."""
+    if not (compute := group.kept()):
+        return config
+    run_dir = compute.pop(RUN_DIR)
+    resume = "auto" if group.broadcast_object(bool(checkpoints_of(Path(run_dir)))) else config.resume
+    return replace(config, run_dir=run_dir, resume=resume, compute=replace(config.compute, **compute))
+
+
+def require_remedy(group: ProcessGroup, run: Run, problem: NonFiniteError | StepFailed, bad: list[int]) -> None:
+    """Raise UserError if resuming the run can't help after `problem`; else warn, and note what `resumed` changes."""
     if isinstance(problem, StepFailed):
         if not problem.compute:
             raise problem
+        group.keep(problem.compute)
         if group.world_size > 1:  # the other ranks wait in a collective, so only a restart of all ranks helps
-            Path(run_dir, COMPUTE_FILE).write_text(json.dumps(vars(config.compute) | problem.compute))
-            raise problem
+            raise PeerLost(f"{group.name}: {problem.problem}") from problem
         keys = " ".join(f"compute.{key}={value}" for key, value in problem.compute.items())
         run.reporter.warn(f"{problem.problem} The run continues with {keys}.")
-        compute = replace(config.compute, **problem.compute)
-        resume = "auto" if checkpoints_of(run_dir) else config.resume
-        return replace(config, run_dir=str(run_dir), resume=resume, compute=compute)
+        return
     images = problem.images or run.state.images
     with group.collective_errors():
         if group.is_main:
-            checkpoint, _ = newest_checkpoint(run_dir)
+            checkpoint, _ = newest_checkpoint(run.run_dir)
             where = f"Numbers were NaN or infinite at {images:,} images"
             if checkpoint is None:
                 raise UserError(f"{where}, before the first checkpoint: {problem}.", REMEDY)
@@ -124,27 +128,19 @@ def opened_again(
             back = f"Training rolls back to the checkpoint of {checkpoint.images:,} images"
             run.reporter.warn(f"{where}: {problem}. {back}. If the problem comes back at this point, training ends.")
     bad.append(images)
-    return replace(config, run_dir=str(run_dir), resume="auto")
 
 
 def join_ranks(config: TrainConfig, info: RankInfo, find_images: FindImages) -> int:
     """Train as one of the ranks that a launcher such as torchrun has started."""
-    if config.run_dir is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
-        raise UserError("Ranks that torchrun restarts need a run directory to resume from.", "Add run_dir=DIR.")
     if config.compute.deterministic:  # NCCL's NVLS algorithms give varying sums (github.com/NVIDIA/nccl/issues/1497)
         os.environ.setdefault("NCCL_ALGO", "^NVLS,NVLSTree")
-    changed = Path(config.run_dir or "", COMPUTE_FILE)
-    if config.run_dir is not None and changed.is_file():
-        config = replace(config, compute=replace(config.compute, **json.loads(changed.read_text())))
     with killed_if_stopped(config.distributed.heartbeat_timeout_seconds):
         return run_distributed(info, config.devices, partial(train, config, find_images))
 
 
 def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:
     """Start `count` ranks on this machine; all ranks get the configuration of this process."""
-    # The run directory is chosen before the ranks start, so that restarted ranks use the same directory.
     run_dir = choose_run_dir(config.run_dir, config.name)
-    (run_dir / COMPUTE_FILE).unlink(missing_ok=True)
     config = replace(config, run_dir=str(run_dir), devices=f"cpu:{count}" if kind == "cpu" else str(count))
     threads = config.threads or threads_per_rank(count, elastic=config.elastic)
     then = partial(next_start, run_dir)
@@ -155,8 +151,6 @@ def refuse_copies(config: TrainConfig) -> None:
     """Raise UserError if srun has started several copies of this command, which would train separate runs."""
     tasks, nnodes = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")), config.distributed.nnodes
     if tasks > 1 and tasks != nnodes:
-        raise UserError(
-            f"srun has started {tasks} copies of this command, and each copy would train a run of its own.",
-            "Run one copy per machine (--ntasks-per-node=1) and set distributed.nnodes= and distributed.rdzv_endpoint=,"
-            " as scripts/slurm/train.sbatch does. For separate runs, use env -u SLURM_STEP_NUM_TASKS pggan train …",
-        )
+        problem = f"srun has started {tasks} copies of this command, and each copy would train a run of its own."
+        remedy = "Run one copy per machine with distributed.nnodes=, as scripts/slurm/train.sbatch does."
+        raise UserError(problem, f"{remedy} For separate runs, use env -u SLURM_STEP_NUM_TASKS pggan train …")
