@@ -108,7 +108,8 @@ class Trainer:
         # StepFailed is not raised within `except`, where the traceback would keep the step's tensors in memory.
         group = min(self.state.g_ema.architecture.stddev_group, count)
         size = min(self.micro_batch_size(spec.batch) or count, count)
-        smaller = max(size // 2 // group, 1) * group  # a multiple of `group`: groups of minibatch stddev stay whole
+        part = 2 if count == spec.batch else 4  # several ranks may restart only a few times
+        smaller = max(size // part // group, 1) * group  # a multiple of `group`: groups of minibatch stddev stay whole
         eager = {"cuda_graphs": "off"} if self.capture else None  # captured steps need more memory than eager steps
         raise StepFailed(
             f"Out of memory at {spec.resolution}x{spec.resolution} with micro-batches of {size} images.",

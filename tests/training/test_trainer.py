@@ -114,6 +114,14 @@ def test_a_step_for_which_the_memory_does_not_suffice_names_the_next_smaller_siz
     assert trainer.state.images == 0
 
 
+def test_each_of_several_ranks_takes_a_quarter_because_restarts_are_few():
+    trainer = trainer_of(indices=lambda batch: torch.arange(batch // 2))
+    fail_beyond(trainer, 0)
+    with pytest.raises(StepFailed) as caught:
+        take(trainer, dataclasses.replace(SCHEDULE.phases[0], batch=32))
+    assert caught.value.compute == {"micro_batch_size": 4}
+
+
 def test_other_errors_of_a_step_are_raised_as_they_are():
     trainer = trainer_of()
     fail_beyond(trainer, 0, "mat1 and mat2 shapes cannot be multiplied")
