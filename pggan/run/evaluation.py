@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pggan.checkpoints.read import BEST, best_of, checkpoints_of, mark_of
-from pggan.core.errors import UserError
+from pggan.core.errors import StepFailed, UserError
 from pggan.core.quality import in_words
 from pggan.core.schedule import Phase, is_due
 from pggan.data.pyramid import ImagePyramid
@@ -74,8 +74,8 @@ class TrainingEvaluator:
             shown = RenderSettings(phase.resolution, phase.alpha)
             found = self.evaluator.evaluate(g_ema, shown, self.pyramid, group=self.group)
         except (UserError, RemoteUserError, torch.OutOfMemoryError) as error:  # failed evaluations must not end a run
-            if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:
-                raise  # this rank can't go on with training, because other ranks may still wait in the evaluation
+            if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:  # other ranks wait for this one
+                raise StepFailed("Out of memory in an evaluation.", "Set evaluation.metrics=[] to skip it.") from error
             self.reporter.line(f"No evaluation at {images:,} images: {error}")
             return {}
         finally:
