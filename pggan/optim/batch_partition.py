@@ -58,11 +58,11 @@ class BatchPartition:
 
     def require_enough(self, batch: int) -> None:
         """Raise UserError unless ranks get whole minibatch-stddev groups and, without `elastic`, equally many."""
-        unit = min(self.stddev_group, batch) * (1 if self.elastic else self.world_size)
-        if batch % unit:
+        ranks = 1 if self.elastic else self.world_size
+        unit = self.stddev_group * ranks
+        if batch % unit and (ranks > 1 or batch > unit):
             problem = f"The batch does not divide into groups (batch {batch}, model.stddev_group={self.stddev_group})"
-            ranks = f"each of {self.world_size} ranks needs equally many groups"
-            problem += "." if self.elastic or self.world_size == 1 else f"; {ranks}."
+            problem += "." if ranks == 1 else f"; each of {ranks} ranks needs equally many groups."
             raise UserError(problem, f"Change the number of ranks, or make the batch a multiple of {unit}.")
         if self.elastic and self.chunks(batch) < self.world_size:
             problem = f"A batch of {batch} has {self.chunks(batch)} chunks, too few for {self.world_size} ranks."

@@ -101,7 +101,7 @@ def test_micro_batches_are_whole_groups_of_at_most_the_size():
 
 
 def test_a_batch_that_ranks_can_not_share_is_refused_with_the_numbers_that_can():
-    for batch in (24, 10):  # groups, but not for five ranks; no groups
+    for batch in (24, 10, 3):  # groups, but not for five ranks; no groups; less than a group
         with pytest.raises(UserError, match="number of ranks, or make the batch a multiple of 20"):
             BatchPartition(0, 5, 4, False, None).require_enough(batch)
     for size, group, batch, most, chunks in ((5, 1, 64, 4, 4), (3, 4, 8, 4, 2), (3, 1, 64, 2, 2)):
