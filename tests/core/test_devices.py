@@ -41,6 +41,8 @@ def test_ranks_get_a_device_each_and_share_the_cpu(machine):
     assert device_of_rank("auto", 2) == torch.device("cuda", 2)
     assert device_of_rank("cuda", 1) == torch.device("cuda", 1)
     assert device_of_rank("3", 0) == torch.device("cuda", 0)
+    with pytest.raises(UserError, match="one rank per CUDA device"):
+        device_of_rank("auto", 3)
     machine(cuda=1)  # each rank sees its own alone, as with srun --gpus-per-task=1
     assert device_of_rank("auto", 2) == torch.device("cuda", 0)
 
