@@ -1,6 +1,5 @@
 """The keys of a training run: one dataclass per section of configs/train.yaml, which explains each key."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
@@ -200,7 +199,8 @@ class DistributedConfig:
 
     def __post_init__(self) -> None:
         given, wanted = self.rdzv_endpoint, "HOST:PORT of one of the machines, the same on every machine"
-        good = self.nnodes == 1 if given is None else re.fullmatch(r".+:\d+", given) is not None
+        host, _, port = (given or "").rpartition(":")
+        good = self.nnodes == 1 if given is None else host != "" and port in map(str, range(1, 65536))
         require(good, "distributed.rdzv_endpoint", given, wanted)
 
     @property

@@ -75,6 +75,7 @@ BEFORE = {
     ("devices=cpu:3",): "each of 3 ranks needs equally many groups",
     ("devices=cpu:2", "elastic=true", "schedule.batch=4"): "too few for 2 ranks",
     ("distributed.nnodes=2", "distributed.rdzv_endpoint=node0"): "It has to be HOST:PORT",
+    ("distributed.nnodes=2", "distributed.rdzv_endpoint=node0:65536"): "It has to be HOST:PORT",
 }
 
 
