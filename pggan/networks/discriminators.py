@@ -165,7 +165,10 @@ class OwnDiscriminator(ProgressiveNetwork):
         if architecture.discriminator not in OWN:
             problem = f"The run's discriminator is a Python object that is missing here: {architecture.discriminator}."
             raise UserError(problem, "In Python, call pggan.train(…, discriminator=…).")
-        self.module = deepcopy(OWN[architecture.discriminator]).to(torch.empty(0).device)
+        parts = [vars(part).values() for part in OWN[architecture.discriminator].modules()]
+        # deepcopy can't copy weights that spectral_norm has computed; the next forward pass computes them again.
+        computed = {id(one): one.detach() for part in parts for one in part if getattr(one, "grad_fn", None)}
+        self.module = deepcopy(OWN[architecture.discriminator], computed).to(torch.empty(0).device)
         self.weights = tuple(weight for weight in self.parameters() if weight.requires_grad)
 
     def forward(
@@ -183,9 +186,8 @@ class OwnDiscriminator(ProgressiveNetwork):
 def own_discriminator(module: object) -> Iterator[None]:
     """Inside the `with` block, training uses a copy of `module` as D; raises UserError if `module` has no weights."""
     if not (isinstance(module, nn.Module) and any(weight.requires_grad for weight in module.parameters())):
-        raise UserError(
-            f"discriminator={module!r} is no module with weights to train.", "Pass a torch.nn.Module object."
-        )
+        problem = f"discriminator={module!r} is no module with weights to train."
+        raise UserError(problem, "Pass a torch.nn.Module object.")
     OWN[type(module).__name__] = module
     try:
         yield

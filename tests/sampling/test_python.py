@@ -116,10 +116,13 @@ class Small(torch.nn.Sequential):
 
 def test_a_discriminator_object_is_trained_and_the_command_refuses_its_name(keys, tmp_path, capsys):
     d = Small()
+    torch.nn.utils.spectral_norm(d[0])
     d[2].requires_grad_(False)
+    d(torch.zeros(1, 3, 4, 4))
     assert pggan.train(*keys, loss=Hinge(), discriminator=d).images == 192
     trained = load_file(tmp_path / "run" / "checkpoints" / "000000192" / "weights.safetensors")
-    same = [torch.equal(trained[f"discriminator/module.{layer}.weight"], d[layer].weight) for layer in (0, 2)]
+    weights = {name: d.get_parameter(name) for name in ("0.weight_orig", "2.weight")}
+    same = [torch.equal(trained[f"discriminator/module.{name}"], weight) for name, weight in weights.items()]
     assert same == [False, True]
     other = [*keys[:-1], f"run_dir={tmp_path}/other"]
     assert main(["train", *other, "model.discriminator=Small"]) == EXIT_USER_ERROR
