@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pggan.core.atomic_io import (
-    TEMPORARY,
-    atomic_directory,
-    atomic_write,
-    clean_partials,
-    remove_directory,
-    try_lock,
-)
+from pggan.core.atomic_io import TEMPORARY, atomic_directory, atomic_write, clean_partials, remove_directory, try_lock
 
 CALLS = ("fsync", "rename", "replace", "unlink", "rmdir")
 

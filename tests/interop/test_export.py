@@ -20,14 +20,7 @@ from pggan.cli.main import main
 from pggan.core.architecture import Resampling
 from pggan.core.errors import UserError
 from pggan.interop import web
-from pggan.interop.onnx_graph import (
-    BATCHES,
-    TOLERANCE,
-    build,
-    inputs_of,
-    largest_difference,
-    runnable,
-)
+from pggan.interop.onnx_graph import BATCHES, TOLERANCE, build, inputs_of, largest_difference, runnable
 from pggan.sampling.latents import mean_features
 
 RUNTIME = {name: f"// {name}".encode() for name in web.FILES}

@@ -4,12 +4,7 @@ import pytest
 import torch
 
 from pggan.core.rng import generator_for
-from pggan.metrics.features import (
-    KernelInceptionDistance,
-    PrecisionRecall,
-    frechet_distance,
-    kernel_distance,
-)
+from pggan.metrics.features import KernelInceptionDistance, PrecisionRecall, frechet_distance, kernel_distance
 
 
 def test_the_kernel_distance_is_that_of_torchmetrics(features):
