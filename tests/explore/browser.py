@@ -154,9 +154,6 @@ def open_browser(profile: Path):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(words, **pipes) as browser:
         try:
-            page = Page(browser)
-            yield page
-            page.call("Browser.close")
-            browser.wait(WAIT_SECONDS)
+            yield Page(browser)
         finally:
             browser.kill()
