@@ -169,7 +169,7 @@ def _tarred(path: Path) -> Iterator[Entry]:
         for member in archive:
             if not member.isdir():
                 problem = None if member.isreg() else SPECIAL
-                if member.sparse is not None:  # drop its last, empty block, which tarfile misreads
+                if member.sparse is not None:  # drop the empty last block, which tarfile misreads
                     member.sparse = [part for part in member.sparse if part[1]]
                 entry = _member(path, member.name, member.size, member, problem)
                 yield entry._replace(stamp=f"{changed}-{member.offset}", offset=member.offset)
