@@ -72,7 +72,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
     file = run_dir / RECIPE_FILE
     if checkpoints_of(run_dir) and not file.exists():
         problem = f"run_dir={run_dir}: hours= is for a new run, but a run without hours= is already there."
-        raise UserError(problem, "Choose another run_dir=, or leave out hours=.")
+        raise UserError(problem, "Choose another run_dir=, or leave out hours= to continue that run.")
     with lock_run_dir(run_dir):
         if not checkpoints_of(run_dir):  # a run with a checkpoint keeps its old recipe.yaml
             choices, about = choose(command, values, overrides, base)

@@ -8,12 +8,12 @@ from pggan.core.text import three_digits
 # `in_words` replaces {NAME} by the value of the metric NAME.
 SENTENCES = {
     "swd/mean": "SWD {swd/mean}, lower is better; two halves of your images differ by {swd_floor/mean}",
-    "ms_ssim": "MS-SSIM {ms_ssim}, best near {ms_ssim_reals}, the value of your images; if higher, faces are too alike",
+    "ms_ssim": "MS-SSIM {ms_ssim}, best near {ms_ssim_reals}, as for your images; if higher, fakes are too alike",
     "kid": "KID {kid}, lower is better, 0 is perfect",
     "fid": "FID {fid}, lower is better, 0 is perfect",
     "precision": "precision {precision}, up to 1: the share of generated images that are like your images",
     "recall": "recall {recall}, up to 1: the share of your images that are like generated images",
-    "copies": "copies {copies}: the share of generated images that repeat your images; 0.05 is normal by chance",
+    "copies": "copies {copies}: the share of generated images that repeat your images; chance alone gives about 0.05",
 }
 # Metrics that good runs reach, measured with images of 32x32 and 64x64 pixels (docs/quality.md).
 REACHED = {

@@ -42,7 +42,7 @@ KINDS = {
     rb"version https://git-lfs": "a pointer of Git LFS: run `git lfs pull`",
     rb"....ftyp(hei|hev|mif1|msf1)": f"HEIC: {CONVERT}",
     rb"....ftypavi": f"AVIF that can't be read: {CONVERT}",
-    rb"....ftyp(?!crx)|\x1a\x45\xdf\xa3|RIFF....AVI": "a film: export its frames as PNG",
+    rb"....ftyp(?!crx)|\x1a\x45\xdf\xa3|RIFF....AVI": "a video: export its frames as PNG",
     rb"\0\0\0\x0cJXL|\xff\x0a": f"JPEG XL: {CONVERT}",
     rb"%PDF": "PDF: export its pages as PNG",
     rb"II[*+]\0|MM\0[*+]|....ftypcrx": f"TIFF or a camera's raw file: {CONVERT}",

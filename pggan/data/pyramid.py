@@ -157,7 +157,7 @@ def open_pyramid(
         raise UserError(problem, "Give more images, or lower schedule.batch= of the run.")
     if channels not in (None, pyramid.channels):
         problem = f"The images in {path} have {pyramid.channels} channels; {channels} are needed."
-        raise UserError(problem, f"Prepare them again with channels={channels}, or drop data.channels= of the run.")
+        raise UserError(problem, f"Prepare them again with channels={channels}, or leave out data.channels=.")
     if labels and pyramid.labels is None:
         raise UserError(f"data.labels=true, but {path} has no labels.", "Prepare it with labels=true.")
     if verify:

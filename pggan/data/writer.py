@@ -25,7 +25,7 @@ from pggan.data.pyramid import (
 
 
 class Layout(NamedTuple):
-    """The size of a dataset, which determines the shard and the offset of each image."""
+    """The number and the size of a dataset's images, which determine the shard and the offset of each image."""
 
     directory: Path
     resolution: int

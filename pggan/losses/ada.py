@@ -1,6 +1,6 @@
 """Adaptive discriminator augmentation (ADA): changes of geometry and colours, each with probability p.
 
-Shapes: N batch size, C channels, R resolution, K parameters.
+Shapes: N batch size, C channels, R resolution, K random numbers of a change.
 Source: Karras et al., Training Generative Adversarial Networks with Limited Data, 2020; distributions of appendix B.
 """
 

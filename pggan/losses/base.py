@@ -70,7 +70,7 @@ class GradientPenalty:
     target: float = 0.0
 
     def of(self, gradient: Tensor, missing_levels: int) -> Tensor:
-        """The penalty [N] for the `gradient` [N, C, R, R] of scores; the final resolution is R * 2**missing_levels."""
+        """The penalty [N] for `gradient` [N, C, R, R], from scores to images, scaled for R * 2**missing_levels."""
         gradient = to_float32(gradient).flatten(1)
         # The official D gets images enlarged to the final resolution; each doubling halves the gradient's norm.
         factor = 2.0**missing_levels
@@ -90,7 +90,7 @@ class GradientPenalty:
 
 
 class LossTerms(NamedTuple):
-    """Loss terms and metrics by name, with one value per image [N]."""
+    """Loss terms and metrics by name; each tensor [N] has one value per image."""
 
     loss: dict[str, Tensor]  # the loss is the sum of the batch means of these terms
     metrics: dict[str, Tensor]

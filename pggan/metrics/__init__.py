@@ -74,7 +74,7 @@ class Task:
         return self.known[key]
 
     def of_fakes(self, calculate: Callable[[Tensor], Tensor], count: int) -> RowCollector:
-        """Return the collector that applies `calculate` to at least `count` fakes.  Each function has one collector."""
+        """Return the collector, one per function, that applies `calculate` to at least `count` fakes."""
         found: RowCollector = self.collectors.setdefault(calculate, RowCollector(calculate, 0, self.partition))
         found.count = max(found.count, count)
         return found

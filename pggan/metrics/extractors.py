@@ -38,7 +38,7 @@ class Extractor:
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
-        """Features float32 [N, F] of images uint8 [N, C, R, R], on the CPU; raises UserError if they are not finite."""
+        """Return features [N, F], float32 on the CPU, of images uint8 [N, C, R, R]; UserError if one is not finite."""
         colour = images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
         found = [self.network(chunk) for chunk in torch.split(colour, CHUNK)]
         features = torch.cat([one[0] if isinstance(one, tuple) else one for one in found]).float().cpu()

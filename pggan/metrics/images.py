@@ -75,7 +75,7 @@ class RankPartition:
 
     @classmethod
     def at(cls, resolution: int, group: ProcessGroup, *, shows_progress: bool = False) -> "RankPartition":
-        """Choose the largest blocks that MAX_IMAGES and BLOCK_PIXELS allow."""
+        """Choose the largest number of images per block that MAX_IMAGES and BLOCK_PIXELS allow."""
         return cls(group, min(MAX_IMAGES, max(BLOCK_PIXELS // resolution**2, 2)), shows_progress)
 
     def own(self, count: int) -> list[range]:

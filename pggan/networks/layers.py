@@ -163,7 +163,7 @@ class Equalized(nn.Module):
         return Prepared(Kernel(weight.to(self.dtype), algorithm, self.rescaling), self.bias.to(self.dtype))
 
     def request(self, algorithm: Algorithm, scale: float, inputs: int | None = None) -> Request:
-        """Tell `preparation.py` how to make the layer's kernel from the first `inputs` input maps (None: from all)."""
+        """Tell `preparation.py` how to make the layer's kernel for its first `inputs` input maps (None: for all)."""
         if algorithm is RGB:
             return Request(self.weight, (), (self.weight, self.bias))
         k = pack_size(*self.weight.shape[:2]) if algorithm is PACKED else None

@@ -49,7 +49,7 @@ def pack_kernel(kernel: Tensor, k: int, rescaling: Rescaling) -> Tensor:
 
 
 def with_maps(images: Tensor, maps: int) -> Tensor:
-    """View channels-last images with another number of feature maps: [N, C, H, W] -> [N, maps, H, W C / maps]."""
+    """View channels-last images with another number of feature maps: [N, C, H, W] -> [N, maps, H, W * C / maps]."""
     count, _, height, _ = images.shape
     return images.permute(0, 2, 3, 1).reshape(count, height, -1, maps).permute(0, 3, 1, 2)
 

@@ -33,8 +33,8 @@ class Transform(NamedTuple):
     columns: int
     height: int
     width: int
-    k: int  # pixels per pack (`packed.py`) of the smaller image (input or output); 1 without packs
-    pixels: int  # pixels per pack of the larger image; 1 without packs
+    k: int  # the smaller image, input or output, has so many pixels in a pack (`packed.py`); 1: no packs
+    pixels: int  # the larger image has so many pixels in a pack; 1: no packs
     stride: int
     copies: int
     shift: int
@@ -108,7 +108,7 @@ class Plan:
         self.programs = [torch.repeat_interleave(each).int().to(device) for each in counts]  # each program's table row
 
     def prepare(self, dtype: torch.dtype) -> list[Tensor]:
-        """Make kernels, channels-last, in `dtype`: [k * rows, pixels * columns, height, width] of each `Transform`."""
+        """Make one kernel [k * rows, pixels * columns, height, width] per `Transform`, in `dtype`, channels-last."""
         if not self.transforms:
             return []
         result = torch.empty(sum(self.sizes), dtype=dtype, device=self.table.device)

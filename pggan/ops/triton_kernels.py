@@ -274,7 +274,7 @@ def _copies(source, row_places, column_places, y, x, copies, shift, taps, step, 
 def _packed_copies(source, r, c, y, pack, k, pixels, stride, rows, columns, row_step, column_step, copies, taps, step):
     """Return one tile of a packed kernel (see `_copies`); elements of the tile may belong to different taps."""
     # At pixel a of the smaller image (input or output), tap x reads pixel a * stride + x - 1 of the larger image.
-    # The pixels of both images are counted from the start of the middle pack of three.
+    # The kernel sees three packs side by side.  Both images count pixels from the start of the second pack.
     x = (1 - r // rows * stride)[:, None] + ((pack - 1) * pixels + c // columns)[None, :]
     inside = (r < k * rows)[:, None] & (c < pixels * columns)[None, :]
     source += (r % rows * row_step)[:, None] + (c % columns * column_step)[None, :]
@@ -288,7 +288,7 @@ def _packed_copies(source, r, c, y, pack, k, pixels, stride, rows, columns, row_
 
 @triton.jit
 def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
-    """Make convolution kernels from the weights at the memory `addresses`, and write the kernels to `result`."""
+    """Scale, cast and arrange the weights at the memory `addresses` for convolutions, and write them to `result`."""
     entry = tl.load(owners + tl.program_id(0))
     row = table + entry * FIELDS
     rows, columns, height, width = tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)

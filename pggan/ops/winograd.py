@@ -47,7 +47,7 @@ ALWAYS_0 = 2  # fused forms skip this index of Winograd's domain: upsampling giv
 
 @dataclass(frozen=True)
 class Maps:
-    """Matrices that transform pixels and kernels to Winograd's domain, and products to pixels."""
+    """Matrices that transform pixels and kernels to Winograd's domain, and their products back to pixels."""
 
     pixels: Tensor  # [K, window * window]
     taps: Tensor  # [K, 9]

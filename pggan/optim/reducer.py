@@ -15,7 +15,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.state import StateDicts, Trainable
 
 EXTRA_STATE = "compression"  # key of a checkpoint under which a reducer stores its own tensors
-# A handle from `start_all_reduce` waits for the sums over ranks, sets each `grad`, and returns the summed scalars [S].
+# `start_all_reduce` returns this function: it waits for the sums over ranks, sets each `grad`, and returns scalars [S].
 Handle = Callable[[], Tensor]
 
 

@@ -74,7 +74,7 @@ class NetworkSizes(NamedTuple):
     resolution: int
     fmap_base: int
     fmap_max: int
-    features: bool = False  # whether D uses pretrained features from resolution FEATURES_FROM on
+    features: bool = False  # whether D uses pretrained features at resolution FEATURES_FROM and above
 
 
 NO_SIZES = NetworkSizes(0, 0, 0)  # the value of `Recipe.sizes` until `choose_sizes` replaces it
@@ -119,7 +119,7 @@ class Recipe:
         self.choices += [Choice(*each, reason) for each in values.items() if each[0] not in self.given]
 
     def choose(self) -> None:
-        """Choose network sizes, batch sizes, phase lengths and the keys in `rules`, but no key set by the user."""
+        """Choose network sizes, batch sizes, phase lengths and the keys in `rules`; the user's own keys stay."""
         self.choose_sizes()
         before, self.batch = [*self.choices], self.batch_sizes(self.sizes.resolution)
         is_short = self.choose_lengths() < SHORT_RUN
@@ -159,7 +159,7 @@ class Recipe:
         ticks = round(min(max(self.seconds / 120, 60), 600))  # log lines: one every two minutes, but 60 to 600 in all
         return [
             (published, {"loss": "wgan_gp"}, f"the published loss for {side}x{side}"),
-            (not published, {"loss": "logistic"}, "as in recipe demo: logistic takes two thirds of wgan_gp's time"),
+            (not published, {"loss": "logistic"}, "as in the recipe demo: it takes two thirds of wgan_gp's time"),
             (loss in ("logistic", "relativistic"), {"loss.gamma": gamma}, gamma_by),
             (loss == "logistic", {"loss.reg_interval": 8}, "as in the recipes demo and orl_64"),
             ("schedule.learning_rate_g" not in given, rates, rates_by),  # By default, D uses G's learning rate.

@@ -96,7 +96,7 @@ def take_steps(run: Run, config: TrainConfig) -> int:
 
 
 def resumed(config: TrainConfig, group: ProcessGroup) -> TrainConfig:
-    """Return the configuration that resumes the run after a failure; `config`, if the ranks have opened no run yet."""
+    """Return the configuration that resumes the run after a failure, or `config` if no run had been opened yet."""
     if not (compute := group.kept()):
         return config
     run_dir = compute.pop(RUN_DIR)

@@ -47,7 +47,7 @@ from pggan.sampling.projection import project, read_target
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
 MOST_PIXELS = 2**28  # Pictures with more pixels are refused, because a few copies of them may not fit into memory.
-STRENGTHS = 7  # number of columns in the sheet of `pggan directions`
+STRENGTHS = 7  # number of columns in the picture of `pggan directions`
 
 
 def opened(config: DrawConfig, truncation: float = 1.0) -> tuple[TrainedGenerator, RenderSettings]:

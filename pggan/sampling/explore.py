@@ -189,7 +189,7 @@ class Server(ThreadingHTTPServer):
         return b""
 
     def server_close(self) -> None:
-        """Close the server and stop drawing: a thread that is still inside PyTorch at exit would abort the process."""
+        """Close the server and its thread for drawing: a thread inside PyTorch at exit would abort the process."""
         super().server_close()
         self._closed = True
         self._drawing.shutdown(cancel_futures=True)

@@ -172,7 +172,7 @@ def write_video(frames: Iterable[Pixels], fps: int, path: Path) -> None:
     with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:
         stream: Any = container.add_stream("libx264", rate=fps, options=H264)
         stream.pix_fmt, coded = "yuv420p", stream.codec_context
-        # BT.709 has one number (ITU709) for color space, primaries and transfer curve.
+        # Color space, primaries and transfer curve of BT.709 have the same code, ITU709.
         coded.colorspace = coded.color_primaries = coded.color_trc = Colorspace.ITU709
         coded.color_range = ColorRange.MPEG  # luma from 16 to 235
         for number, picture in enumerate(frames):

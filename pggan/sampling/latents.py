@@ -75,7 +75,7 @@ def slerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
     angle = torch.acos((a * b).sum(1, keepdim=True).clamp(-1, 1))
     direction = (torch.sin((1 - weights) * angle) * a + torch.sin(weights * angle) * b) / torch.sin(angle)
     latents = direction * torch.lerp(length_start, length_end, weights)
-    # If two latents are parallel, no great circle through them is unique, so the interpolation is linear.
+    # Many great circles join two parallel latents, so the interpolation between these is linear.
     return torch.where(torch.sin(angle) < 1e-6, torch.lerp(start, end, weights), latents)
 
 
