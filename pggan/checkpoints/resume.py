@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pggan.checkpoints.generator_file import generator_path, load_generator, stored_networks
 from pggan.checkpoints.read import NETWORKS, Checkpoint, checkpoints_of, has_checkpoints, resolve_checkpoint
+from pggan.config.withdrawn import WITHDRAWN
 from pggan.core.architecture import Architecture, Stem
 from pggan.core.errors import UserError
 from pggan.core.schedule import Schedule
@@ -66,22 +67,22 @@ def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
 
 
 def check_resumable(
-    checkpoint: Checkpoint,
-    changed: dict[str, str],
-    allowed: Sequence[str],
-    *,
-    schedule: Schedule,
-    fingerprints: Sequence[str],
+    checkpoint: Checkpoint, changed: dict[str, str], allowed: Sequence[str], schedule: Schedule, prints: Sequence[str]
 ) -> list[str]:
     """Return a log line for each setting in `changed`, which maps a key to 'key: before -> now'.
 
     Raises UserError if a setting in REFUSED changed, unless the setting is in `allowed`.
     """
+    if gone := [key for key in changed if key in WITHDRAWN]:
+        problem = f"The run of {checkpoint.directory} has settings that no longer exist: {', '.join(gone)}."
+        raise UserError(
+            problem, f"Start a new run with its weights: init_from={checkpoint.directory} and a new run_dir=."
+        )
     header, shown = checkpoint.header, schedule.at(max(checkpoint.images - 1, 0))
     kinds = {
         "seed": "seed" in changed,
         "loss.name": not {"loss.name", "loss.type"}.isdisjoint(changed),
-        "data": header.get("data") not in (None, *fingerprints),
+        "data": header.get("data") not in (None, *prints),
         "schedule": (shown.resolution, shown.alpha) != (header["resolution"], header["alpha"]),
     }
     if refused := [kind for kind, differs in kinds.items() if differs and kind not in allowed]:

@@ -13,11 +13,7 @@ STAGES = {
         "prepare": "pggan.data.prepare:run",
         "plan": "pggan.performance.plan:run",
     },
-    "Train": {
-        "train": "pggan.run.train:run",
-        "monitor": "pggan.run.monitor:run",
-        "inspect": "pggan.run.inspect:run",
-    },
+    "Train": {"train": "pggan.run.train:run", "monitor": "pggan.run.monitor:run", "inspect": "pggan.run.inspect:run"},
     "Look at faces": {
         "sample": "pggan.sampling.commands:sample",
         "interpolate": "pggan.sampling.commands:interpolate",
@@ -31,10 +27,7 @@ STAGES = {
         "bench": "pggan.performance.bench:run",
         "bench scaling": "pggan.performance.bench:run_scaling",
     },
-    "Exchange": {
-        "export": "pggan.interop.export:run",
-        "import": "pggan.interop.importing:run",
-    },
+    "Exchange": {"export": "pggan.interop.export:run", "import": "pggan.interop.importing:run"},
 }
 
 

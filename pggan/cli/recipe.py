@@ -89,7 +89,7 @@ def base_of_growth(run: str, overrides: Sequence[str]) -> list[str]:
 
     Raises UserError if `run` has no checkpoint, or if `overrides` set keys of the networks.
     """
-    if fixed := [key for key in map(key_of, overrides) if key.split(".")[0] in (*RECIPES, "model")]:
+    if fixed := [key for key in map(key_of, overrides) if key.split(".")[0] in (*RECIPES, "model", "init_from")]:
         key = fixed[0].replace("model.discriminator", "discriminator")  # an argument of pggan.train
         problem = f"grow={run} can't be combined with {key}=: the new run has the old run's networks and recipe."
         raise UserError(problem, f"Leave out {key}=. For other networks, start a new run with init_from={run}.")

@@ -11,7 +11,7 @@ from pathlib import Path
 from subprocess import DEVNULL, CalledProcessError, check_output
 from typing import Any
 
-from pggan.config.withdrawn import WITHDRAWN
+from pggan.config.withdrawn import RESUMABLE, WITHDRAWN
 from pggan.core.process import COMMAND_VARIABLE, STARTED_VARIABLE, __version__
 
 PACKAGE = Path(__file__).parents[1]
@@ -63,7 +63,8 @@ def changes(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> It
     """Yield (key, 'key: before -> now') for every key whose values differ between two configurations."""
     for key in sorted({*before, *now} - {"versions"}):
         old, new = before.get(key), now.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            yield from changes(old, new, f"{prefix}{key}.")
-        elif old != new and f"{prefix}{key}" not in WITHDRAWN:
-            yield f"{prefix}{key}", f"{prefix}{key}: {old} -> {new}"
+        name = f"{prefix}{key}"
+        if isinstance(old, dict) and isinstance(new, dict | None):
+            yield from changes(old, new or {}, f"{name}.")
+        elif old != new and (name not in WITHDRAWN or old not in (None, RESUMABLE.get(name, old))):
+            yield name, f"{name}: {old} -> {new}"

@@ -47,6 +47,13 @@ REMEDIES = {
     "Set calibrate=true to measure this machine, or device= to predict the speed of a known GPU.": "tflops watts",
     "`pggan bench` always warms up as long as the device needs.": "warmup",
 }
+# The only values of withdrawn keys with which a run can be resumed.  Runs can be resumed with any value of other keys.
+RESUMABLE = {
+    **{"loss.drift": 0.001, "loss.penalty_resolution": "final", "augmentation.p": None, "augmentation.target": 0.6},
+    **{"augmentation.blit": True, "augmentation.geometry": True, "augmentation.colors": True, "gradients.clip": None},
+    **{"augmentation.interval": 4, "optimizer.beta1": 0.0, "optimizer.beta2": 0.99, "optimizer.epsilon": 1e-8},
+    "optimizer.reset_at_phase": True,
+}
 WITHDRAWN = {name: remedy for remedy, names in REMEDIES.items() for name in names.split()}
 
 

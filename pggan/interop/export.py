@@ -9,12 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pggan.checkpoints.generator_file import (
-    GENERATOR_FILE,
-    describe_generator,
-    save_generator,
-    stated_in,
-)
+from pggan.checkpoints.generator_file import GENERATOR_FILE, describe_generator, save_generator, stated_in
 from pggan.config.commands import ExportConfig
 from pggan.core.atomic_io import atomic_directory, atomic_write
 from pggan.core.errors import UserError

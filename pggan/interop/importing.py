@@ -56,6 +56,7 @@ FIXED = {
     # If lossCriterion is not WGANGP, generators of pytorch_GAN_zoo end in tanh, which pggan's generators lack.
     **{"leakyReluLeak": 0.2, "perChannelNormalization": True, "equalizedlR": True, "lossCriterion": "WGANGP"},
     "use_eql": True,  # equalized learning rate in pro-gan-pth
+    "categoryVectorDim": 0,  # inputs of pytorch_GAN_zoo for classes
 }
 
 
@@ -167,8 +168,11 @@ def from_pro_gan_pth(saved: Mapping[str, Any], raw: Any, d: Any) -> Foreign:
         return weight, theirs[f"{name}.bias"]
 
     found = [tensors_of(one.get("state_dict")) if isinstance(one, Mapping) else None for one in (saved, raw, d)]
+    has_classes = any(".label_embedder." in name for name in found[2] or ())
+    found[2] = None if has_classes else found[2]
     unfused = Resampling.unfused if found[2] else Resampling.fused
     generator, others, notes = translated((PRO_GAN, PRO_GAN_D), found, layer, Stem.one_norm, resampling=unfused)
+    notes += ["The import leaves out the discriminator: it has an embedding of classes."] * has_classes
     averaged = LoadedGenerator(generator, generator.architecture.resolution, 1.0, 0)
     return Foreign("pro-gan-pth", averaged, others, notes)
 

@@ -146,10 +146,8 @@ class Generator(ProgressiveNetwork):
 
     @property
     def passes(self) -> int:
-        """The number of passes of the bilateral filter; networks for drawing (`train(False)`) have twice as many.
-
-        Twice as many lowered KID (x 1000) of avatars from 310 to 220.
-        """
+        """The number of passes of the bilateral filter; networks for drawing (`train(False)`) have twice as many."""
+        # Twice as many lowered KID (x 1000) of avatars from 310 to 220.
         return self.architecture.bilateral * (1 if self.training else 2)
 
 

@@ -133,12 +133,7 @@ def predict(config: PlanConfig) -> dict[str, Any]:
         "watts": watts,
         "phases": rows,
         "total": {**total, "exaflops": sum(row["flops"] for row in rows) / 1e18, **most},
-        "scaling": {
-            "interconnect": config.interconnect,
-            "link": link._asdict(),
-            "ratio": ratio,
-            "runs": runs,
-        },
+        "scaling": {"interconnect": config.interconnect, "link": link._asdict(), "ratio": ratio, "runs": runs},
         "notes": [
             f"Images: {channels} channels, {num_classes} classes. "
             "For images that are not prepared, data.channels= (default 3) is the number of channels.",

@@ -168,7 +168,7 @@ def find_source(
         if checkpoint is not None:
             check_networks(checkpoint, architecture)
             prints = (pyramid.fingerprint, pyramid.former_fingerprint)
-            notes += check_resumable(checkpoint, changed, config.allow_changes, schedule=schedule, fingerprints=prints)
+            notes += check_resumable(checkpoint, changed, config.allow_changes, schedule, prints)
             if checkpoint.images >= schedule.total and run_of(checkpoint.directory) != run_dir:
                 shown, end = f"{checkpoint.images:,} images", f"{schedule.total:,}"
                 remedy = f"Set a larger schedule.total_images=, or start a new run: grow={config.resume} hours=1."

@@ -34,8 +34,7 @@ def test_options_of_a_recipe_go_with_the_choice_that_they_are_for():
 
 
 @pytest.mark.parametrize(
-    ("given", "seeds"),
-    [("1,5,9-12", [1, 5, "9-12"]), ("0-63", "0-63"), ("[1,5]", [1, 5]), ("'1,5'", "1,5"), ("5", 5)],
+    ("given", "seeds"), [("1,5,9-12", [1, 5, "9-12"]), ("0-63", "0-63"), ("[1,5]", [1, 5]), ("'1,5'", "1,5"), ("5", 5)]
 )
 def test_a_list_needs_neither_brackets_nor_quotes(given, seeds):
     assert compose("sample", ["run=outputs/faces", f"seeds={given}"])["seeds"] == seeds

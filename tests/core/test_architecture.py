@@ -8,11 +8,7 @@ from tests import definitions
 PAPER = definitions.variant(resampling=Resampling.unfused)  # its Table 2
 
 # Forward multiply-adds of one image per stage, in units of 1e9: (resolution, direct, fused).
-STAGES = [
-    (4, 0.042, 0.042),
-    (64, 13.63, 9.19),
-    (512, 35.40, 22.90),
-]
+STAGES = [(4, 0.042, 0.042), (64, 13.63, 9.19), (512, 35.40, 22.90)]
 
 
 def variant(**changes):

@@ -75,8 +75,7 @@ def test_the_controls_work_without_a_server(page):
 
 
 @pytest.mark.parametrize(
-    ("file", "hint"),
-    [("generator.onnx", "can't be drawn"), ("ort.wasm.bundle.min.mjs", "missing")],
+    ("file", "hint"), [("generator.onnx", "can't be drawn"), ("ort.wasm.bundle.min.mjs", "missing")]
 )
 def test_a_folder_that_is_not_whole_is_told(browser, folder, serve_folder, tmp_path, file, hint):
     part = tmp_path / "part"

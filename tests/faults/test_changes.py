@@ -142,6 +142,15 @@ def test_checkpoints_with_the_fingerprint_of_earlier_versions_resume(stopped, ti
     assert train.run(tiny_config(f"run_dir={stopped}")) == 0
 
 
+def test_a_run_with_a_value_of_a_withdrawn_key_that_no_longer_works_is_refused(stopped, tiny_config):
+    directory = newest_checkpoint(stopped)[0].directory
+    header = json.loads((directory / "state.json").read_text())
+    header["config"] |= {"optimizer": {"beta1": 0.5, "beta2": 0.99}}
+    write_header(directory, header)
+    with pytest.raises(UserError, match=r"no longer exist: optimizer\.beta1"):
+        train.run(tiny_config(f"run_dir={stopped}"))
+
+
 def test_resume_with_a_path_continues_in_the_new_directory(stopped, tiny_config, tmp_path, after_step):
     after_step(lambda state: state.images == 128 and os.kill(os.getpid(), signal.SIGTERM))
     config = tiny_config(f"run_dir={tmp_path / 'new'}", f"resume={stopped}")

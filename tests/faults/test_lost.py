@@ -23,10 +23,7 @@ from tests.launch import one_process
 from tests.launch.one_process import Forked
 from tests.processes import CONTEXT, in_processes, values_of
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at /proc"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at /proc")]
 
 
 class ForkedVictim(Victim):

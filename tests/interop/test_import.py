@@ -110,6 +110,10 @@ def test_pro_gan_pth(tmp_path):
     found = generator.network(latents_of(), None, 16)
     assert same(found, theirs.images(layers, latents_of(), 0.0, norms_dense=False))
     assert_scores(others["discriminator"], theirs.scores(d_layers, faces(), 0.25), 0.25)
+    d["state_dict"]["layers.0.label_embedder.weight"] = torch.zeros(2, 4)
+    torch.save(content, tmp_path / "a.bin")
+    assert "embedding of classes" in read_foreign(tmp_path / "a.bin")[3][0]
+    del d["state_dict"]["layers.0.label_embedder.weight"]
     del d["state_dict"]["layers.2.conv_3.weight"], content["shadow_generator"]
     torch.save(content, tmp_path / "a.bin")
     _, _, others, notes = read_foreign(tmp_path / "a.bin")

@@ -111,11 +111,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Ended]
     """Start one rank per list of overrides, as a launcher would, and wait for them; their folders can differ."""
 
     def run(
-        *overrides: list[str],
-        master_port: int,
-        size: int = 0,
-        folders: tuple[Path, ...] = (),
-        alone: bool = False,
+        *overrides: list[str], master_port: int, size: int = 0, folders: tuple[Path, ...] = (), alone: bool = False
     ) -> list[Ended]:
         """Args: size: ranks announced; alone: each rank is alone on its machine."""
         launch = Launch(tmp_path_factory.mktemp("ranks"))

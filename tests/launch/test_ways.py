@@ -28,10 +28,7 @@ pytestmark = [
 @pytest.fixture
 def agents(settings, port) -> list[str]:
     """Of each of two machines that are both this one."""
-    return [
-        *(*settings, "devices=cpu:1", "distributed.nnodes=2"),
-        f"distributed.rdzv_endpoint=127.0.0.1:{port}",
-    ]
+    return [*(*settings, "devices=cpu:1", "distributed.nnodes=2"), f"distributed.rdzv_endpoint=127.0.0.1:{port}"]
 
 
 def require_one_run(run_dir: Path, output: str, *, starts: int = 1) -> None:
