@@ -48,6 +48,7 @@ KINDS = {
     rb"II[*+]\0|MM\0[*+]|....ftypcrx": f"TIFF or a camera's raw file: {CONVERT}",
     rb"\x93NUMPY": "an array of NumPy: save it as PNG",
     rb"\x1f\x8b|7z|Rar!|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd": "a compressed file: unpack it",
+    rb"(\xef\xbb\xbf)?\s*(<\?xml.{,40}\?>\s*)?<(svg|!DOCTYPE svg)": f"SVG: {CONVERT}",
     rb"(\xef\xbb\xbf)?(\s*<|[\t\n\r -~]+\Z)": "a web page or other text: download the file again",
 }
 # {raw mode of Pillow: function that scales the transparent colour of a PNG file from 2, 4 or 16 bits to 8 bits}
@@ -164,7 +165,8 @@ def _opened(file: ImageFile) -> Iterator[tuple[Image.Image, BinaryIO]]:
     except Image.DecompressionBombError as error:
         raise BadImage(f"more than {PIXEL_LIMIT // 10**6} megapixels") from error
     except Exception as error:  # decoders may raise any type of error for a damaged file
-        raise BadImage(getattr(error, "strerror", None) or f"damaged: {error}") from error
+        problem = str(error) or type(error).__name__  # for example, SyntaxError without a text
+        raise BadImage(getattr(error, "strerror", None) or f"damaged: {problem}") from error
 
 
 def _has_wrong_checksums(content: bytes) -> bool:

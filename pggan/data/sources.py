@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
+from unicodedata import normalize
 from zlib import crc32
 
 from pggan.core.errors import UserError
@@ -56,7 +57,10 @@ class Source:
         if not self.entries:
             problem = f"There are no images in {self.description['name']}. Other files: {self.others or 'none'}."
             raise UserError(problem, f"Images are files ending in {', '.join(EXTENSIONS)}.")
-        self.entries = sorted(self.entries, key=lambda entry: entry.file.path)
+        # macOS may decompose the letters of names; the order must not depend on it.
+        self.entries = sorted(
+            self.entries, key=lambda entry: [normalize("NFC", part) for part in entry.file.path.parts]
+        )
 
     def in_reading_order(self) -> list[Entry]:
         """Return the entries in the order of the tar archive, because seeking back in a compressed archive is slow."""
@@ -66,7 +70,7 @@ class Source:
 def source_of(description: dict[str, object], files: Iterable[Entry]) -> Source:
     """Select the image files that are not hidden; a file's class is the first folder after the paths' common start."""
     # Of several files with the same name in an archive, the last one counts, as after unpacking.
-    named = (file._replace(name=file.name.translate(LATIN_1)) for file in files)
+    named = (file._replace(name=str(PurePosixPath(file.name.translate(LATIN_1)))) for file in files)
     found = {file.name: file for file in named if not re.search(r"(^|/)\.(?!\.?/)", file.name)}
     suffixes = {name: PurePosixPath(name).suffix.lower() for name in found}
     endings = {name: LINKED if found[name].problem == LINKED else suffix for name, suffix in suffixes.items()}
@@ -75,7 +79,8 @@ def source_of(description: dict[str, object], files: Iterable[Entry]) -> Source:
     depth = len(shared) - (bool(shared) and set(folders.values()) == {shared})
     images = [found[name]._replace(label=next(iter(parts[depth:]), None)) for name, parts in folders.items()]
     others = Counter(endings[name] or "without extension" for name in found if name not in folders)
-    return Source(description, images, dict(others.most_common()), found.get(TABLE))
+    tables = (found.get("/".join([*shared[:length], TABLE])) for length in range(len(shared), -1, -1))
+    return Source(description, images, dict(others.most_common()), next(filter(None, tables), None))
 
 
 def folder_source(path: Path) -> Source:
@@ -142,6 +147,8 @@ def _is_zip(path: Path) -> bool:
 
 def _zipped(path: Path) -> Iterator[Entry]:
     with zipfile.ZipFile(path) as archive:
+        if any(member.volume for member in archive.infolist()):
+            raise UserError(f"{path} is one part of a split zip.", "Join the parts: zip -s 0 FILE.zip --out WHOLE.zip")
         for member in archive.infolist():
             name = member.filename
             with suppress(UnicodeError):

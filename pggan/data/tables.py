@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from io import StringIO
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 from unicodedata import normalize
 
@@ -71,7 +71,9 @@ def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> 
             with source.table.file.open() as file:
                 content = file.read()
         if isinstance(labels, str) or b'"labels"' in content:
-            found = read_labels(content, [entry.name for entry in entries])
+            start = f"{PurePosixPath(source.table.name).parent}/" if labels is True and source.table is not None else ""
+            whole = {entry.name.removeprefix(start): entry.name for entry in entries}
+            found = {whole[name]: label for name, label in read_labels(content, [*whole]).items()}
     if missing := [entry.name for entry in entries if entry.name not in found]:
         raise UserError(
             f"{len(missing)} of {len(entries)} images in {source.description['name']} have no class, {missing[0]} "

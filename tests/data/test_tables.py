@@ -132,9 +132,11 @@ def test_an_archive_has_the_classes_of_its_table_or_else_of_its_folders(tmp_path
     pyramid = prepared(write(tmp_path / "a", files), tmp_path / "a_set", labels=True)
     assert (pyramid.class_names, pyramid.labels.tolist()) == (["cats", "dogs"], [0, 1, 1])
     table = json.dumps({"labels": [["cats/1.png", 7], ["dogs/0.png", 9], ["dogs/2.png", 7]]}).encode()
-    files = [(name.removeprefix("photos/"), content) for name, content in files]
-    pyramid = prepared(write(tmp_path / "b", [*files, ("dataset.json", table)]), tmp_path / "b_set", labels=True)
-    assert (pyramid.class_names, pyramid.labels.tolist()) == (["7", "9"], [0, 1, 0])
+    files.append(("photos/dataset.json", table))
+    for number, start in enumerate(("", "./", "sg/", "./sg/")):
+        archive = write(tmp_path / f"b{number}", [(name.replace("photos/", start), content) for name, content in files])
+        pyramid = prepared(archive, tmp_path / f"b{number}_set", labels=True)
+        assert (pyramid.class_names, pyramid.labels.tolist()) == (["7", "9"], [0, 1, 0])
 
 
 def test_names_in_a_zip_may_have_backslashes_and_unmarked_utf_8(tmp_path):
