@@ -113,8 +113,7 @@ class Architecture:
 
     def width(self, resolution: int) -> int:
         """The number of feature maps at `resolution`; the official code computes it by `nf(log2(resolution) - 1)`."""
-        stage = resolution.bit_length() - 2
-        return max(1, min(int(self.fmap_base / 2 ** (stage * self.fmap_decay)), self.fmap_max))
+        return max(1, min(int(self.fmap_base / 2 ** ((resolution.bit_length() - 2) * self.fmap_decay)), self.fmap_max))
 
     def multiply_adds(self, resolution: int) -> int:
         """Multiply-adds per image of G's forward pass at `resolution`; D's forward pass needs about as many."""

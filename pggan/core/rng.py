@@ -9,8 +9,7 @@ from torch import Tensor
 
 def counter_seed(seed: int, purpose: str, count: int) -> int:
     """A 63-bit hash of a seed, a purpose such as 'latent', and a count such as the number of images shown."""
-    digest = blake2b(f"{seed}/{purpose}/{count}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+    return int.from_bytes(blake2b(f"{seed}/{purpose}/{count}".encode(), digest_size=8).digest(), "little") >> 1
 
 
 def generator_for(seed: int, purpose: str, count: int, device: torch.device | None = None) -> torch.Generator:

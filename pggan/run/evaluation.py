@@ -106,5 +106,4 @@ class TrainingEvaluator:
             mark = {"metric": name, "value": values[name], "resolution": phase.resolution, "fading": phase.alpha < 1}
             if is_better(mark, self._best):
                 self._best = self.mark = mark
-        best = " (the best so far)" * (self.mark is not None)
-        self.reporter.line(f"Quality{best}: {'. '.join(in_words(values))}.")
+        self.reporter.line(f"Quality{' (the best so far)' * (self.mark is not None)}: {'. '.join(in_words(values))}.")

@@ -140,8 +140,7 @@ class Run:
         extra_state = self.trainer.reducer.extra_state()
         if self.group.is_main and self._wait_for_checkpoint():
             self.reporter.board.flush()  # without this flush, a killed and resumed run could have a gap in TensorBoard
-            phase = self.course.at(max(state.images - 1, 0))
-            self.writer.save(take_snapshot(state, phase, metadata, extra_state))
+            self.writer.save(take_snapshot(state, self.course.at(max(state.images - 1, 0)), metadata, extra_state))
         self._saved_at = state.images
 
     def _wait_for_checkpoint(self) -> bool:

@@ -90,8 +90,7 @@ def take_steps(run: Run, config: TrainConfig) -> int:
     while (phase := run.next_phase()) is not None:
         rng = StepRng(config.seed, state.images, run.group.device)
         decay = ema_decay(state.images, phase.batch, **vars(config.ema))
-        metrics = trainer.step(phase, run.stream.batch(phase, rng), rng, decay)
-        run.after_step(phase, metrics)
+        run.after_step(phase, trainer.step(phase, run.stream.batch(phase, rng), rng, decay))
     return run.finish()
 
 

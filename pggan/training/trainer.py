@@ -89,8 +89,7 @@ class Trainer:
     def eager_step(self, inputs: StepInputs) -> dict[str, Tensor]:
         inputs = scalars_to_tensors(inputs) if self.scalars_as_tensors else inputs
         size, group = self.micro_batch_size(inputs.spec.batch), self.state.g_ema.architecture.stddev_group
-        micro_batches = split_into_micro_batches(inputs, size, group)
-        return train_step(self.state, micro_batches, self.reducer)
+        return train_step(self.state, split_into_micro_batches(inputs, size, group), self.reducer)
 
     def _take(self, inputs: StepInputs) -> dict[str, Tensor]:
         spec, count = inputs.spec, len(inputs.latents_d)
