@@ -114,7 +114,7 @@ class Card(NamedTuple):
         return Precision(found)
 
     def speed(self, precision: Precision) -> Speed:
-        """The expected speed: 80 % of the data sheet's FLOP/s and 90 % of its bytes/s, as measured on an H200."""
+        """The expected speed: 80 % of the data sheet's FLOP/s and 90 % of its bytes/s (an H200 reached 87 %)."""
         return Speed.of("cuda", precision, 0.8e12 * self.teraflops[precision], 0.9 * self.bytes_per_second)
 
 
