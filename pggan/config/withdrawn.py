@@ -25,7 +25,7 @@ REMEDIES = {
     "Use `pggan timelapse` for a film of a whole run.": "grow_from",
     "To open the page on another machine, run this command there: ssh -L PORT:127.0.0.1:PORT HOST.": "host",
     "`pggan prepare`: use crop= to crop images. `pggan train`: use checkpoint.keep= to keep more checkpoints.": "keep",
-    "Leave it out: efficientnet-lite0 finds its weights in an installed package.": "model.features_weights",
+    "efficientnet-lite0 finds its weights in an installed package.": "model.features_weights",
     "The generator has no noise inputs.": "model.noise",
     "pggan always uses the paper's value.": "loss.drift loss.penalty_resolution model.fmap_decay model.latent_size",
     "Gradients are never clipped, as in the paper.": "gradients.clip",

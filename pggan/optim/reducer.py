@@ -15,7 +15,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.state import StateDicts, Trainable
 
 EXTRA_STATE = "compression"  # key of a checkpoint under which a reducer stores its own tensors
-# `start_all_reduce` returns this function: it waits for the sums over ranks, sets each `grad`, and returns scalars [S].
+# `start_all_reduce` returns this function, which waits for all ranks, sets each `grad`, and returns summed scalars [S].
 Handle = Callable[[], Tensor]
 
 

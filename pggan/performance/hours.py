@@ -76,7 +76,7 @@ def choose_threads(costs: MeasuredCosts, recipe: Recipe, measure: Callable[[], N
     """Halve the number of CPU threads while that makes steps clearly faster; returns at most one `Choice`.
 
     If other programs use the CPU, the threads of a step wait for one another: two threads can be slower than one.
-    Args: costs: predicts step times of `recipe`; measure: times steps with the threads of now, and corrects `costs`.
+    Args: costs: predicts step times of `recipe`; measure: times steps with the threads in use, and corrects `costs`.
     """
     threads, choices = torch.get_num_threads(), list[Choice]()
 

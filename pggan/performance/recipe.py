@@ -159,7 +159,7 @@ class Recipe:
         ticks = round(min(max(self.seconds / 120, 60), 600))  # log lines: one every two minutes, but 60 to 600 in all
         return [
             (published, {"loss": "wgan_gp"}, f"the published loss for {side}x{side}"),
-            (not published, {"loss": "logistic"}, "as in the recipe demo: it takes two thirds of wgan_gp's time"),
+            (not published, {"loss": "logistic"}, "as in the recipe demo: two thirds of wgan_gp's time"),
             (loss in ("logistic", "relativistic"), {"loss.gamma": gamma}, gamma_by),
             (loss == "logistic", {"loss.reg_interval": 8}, "as in the recipes demo and orl_64"),
             ("schedule.learning_rate_g" not in given, rates, rates_by),  # By default, D uses G's learning rate.
