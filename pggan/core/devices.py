@@ -49,7 +49,7 @@ def device_of_rank(devices: str, local_rank: int) -> torch.device:
         return torch.device(kind)
     index = 0 if torch.cuda.device_count() == 1 else local_rank  # Slurm may show each rank only one GPU, with index 0
     if index >= torch.cuda.device_count():
-        raise UserError(f"Rank {index} of this machine has no CUDA device.", "Start one rank per CUDA device at most.")
+        raise UserError(f"Rank {index} of this machine has no CUDA device.", "Start at most one rank per CUDA device.")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
 

@@ -52,7 +52,7 @@ class Schedule:
     learning_rate_factor: float = 1.0
     lr_warmup_images: int = 0  # at the start of a phase, learning rates rise linearly from 0 over this many images
     lr_decay_images: int = 0  # at the end of training, learning rates fall linearly to 0 over this many images
-    total_images: int | None = None  # images until training ends (None: sum of all phases); may extend the last phase
+    total_images: int | None = None  # training ends after this many images (None: sum of all phases)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:

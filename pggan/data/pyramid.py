@@ -228,7 +228,7 @@ class ImagePyramid:
         files = self._index.files(self.resolutions if resolutions is None else resolutions)
         for stored, digest in zip(files, checksums(self.path, files), strict=True):
             if digest != stored.sha256:
-                problem = f"{self.path / stored.file} was changed or damaged: its checksum differs from the index."
+                problem = f"{self.path / stored.file} was changed or damaged: its checksum is not the one in the index."
                 raise UserError(problem, PREPARE_AGAIN)
 
     def _shards(self, resolution: int) -> tuple[list[Images], NDArray[np.int64]]:

@@ -36,7 +36,7 @@ class Entry(NamedTuple):
 
     name: str  # the path in the folder or archive, with slashes; no two entries of a `Source` have the same name
     file: ImageFile
-    problem: str | None = None  # why the file is refused without opening it; None if it is not refused
+    problem: str | None = None  # the reason to refuse the file before it is opened, or None
     label: str | None = None  # name of the image's class
     stamp: str = ""  # a text that changes when the file changes, such as the file's size and modification time
     header: ImageHeader | None = None  # set only for avatars (drawn cartoon faces), whose size is known in advance

@@ -14,7 +14,7 @@ from torch import Tensor
 from pggan.core.rng import StepRng
 from pggan.ops.products import LinearMap
 
-TRANSFORMS = 4  # a step augments four batches: reals and fakes for D's loss, reals and fakes for G's loss
+TRANSFORMS = 4  # a step augments up to four batches: reals and fakes for D's loss, and again for G's loss
 TARGET = 0.6  # ADA adapts p until D's scores of reals have this mean sign (paper)
 INTERVAL = 4  # updates of D per change of p (paper)
 BICUBIC, REFLECTION = 2, 2  # modes of torch.ops.aten.grid_sampler_2d

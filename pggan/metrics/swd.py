@@ -103,7 +103,7 @@ class PatchCollector(Collector):
             self.sums[side].append(torch.stack([values.sum(2), values.square().sum(2)], 1))
 
     def normalise(self, side: int) -> None:
-        """Give the patches of a level zero mean and unit standard deviation per channel, in place."""
+        """Normalise the patches at level `side`, in place: mean 0 and standard deviation 1 per channel."""
         sums = self.partition.all_gather(self.sums[side]).sum(0) / (self.count * PATCHES * SIDE**2)  # [2, C]
         mean = sums[0]
         deviation = (sums[1] - mean.square()).clamp(min=0).sqrt()

@@ -1,6 +1,7 @@
 """Two discriminators besides the plain D: one also sees pretrained features of images, one wraps a user's module.
 
-Shapes: N batch size, C channels, R resolution, S side of feature maps, L labels, F = C R^2 + number of features.
+Shapes: N batch size, C channels, R resolution, S side of feature maps, L labels, F length of a flattened image
+and its pretrained features.
 Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4.  The idea to keep a plain D
 besides the features is from Kumari et al., "Ensembling Off-the-shelf Models for GAN Training" (CVPR 2022).
 """
@@ -110,12 +111,12 @@ class ProjectedDiscriminator(Discriminator):
         self.index_weights()
 
     def set_backbone(self, dtype: torch.dtype | None, network: EfficientNetLite0 | None = None) -> None:
-        """Use `network` (None: the pretrained network) to compute D's features in `dtype` (None: float32)."""
+        """Compute pretrained features with `network` (None: EfficientNet-lite0) in `dtype` (None: float32)."""
         network = load_efficientnet_lite0() if network is None else network
         self.backbone = Backbone(network, self.score.weight.device, dtype or torch.float32)
 
     def features(self, images: Tensor, share: float | Tensor = 1.0) -> Tensor:
-        """Concatenate `images` [N, C, R, R] in [-1, 1] and their projected features to a float32 tensor [N, F, 1, 1].
+        """Return `images` [N, C, R, R] in [-1, 1], flattened, with their projected features: float32 [N, F, 1, 1].
 
         `share` multiplies the gradient that flows from the features to `images`.
         """
@@ -163,7 +164,7 @@ class OwnDiscriminator(ProgressiveNetwork):
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
         if architecture.discriminator not in OWN:
-            problem = f"The run's discriminator is a Python object that is missing here: {architecture.discriminator}."
+            problem = f"The run has a discriminator of its own, a Python object: {architecture.discriminator}."
             raise UserError(problem, "In Python, call pggan.train(…, discriminator=…).")
         parts = [vars(part).values() for part in OWN[architecture.discriminator].modules()]
         # deepcopy can't copy weights that spectral_norm has computed; the next forward pass computes them again.

@@ -166,7 +166,7 @@ def project_images(config: ProjectConfig) -> int:
 
 
 def find_directions(config: DirectionsConfig) -> int:
-    """Write a file of principal directions, and a sheet whose rows move one seed's latent along one direction."""
+    """Write a file of principal directions, and a sheet; each row follows one direction from the same seed."""
     out = output_path(config.out, config.run, "directions", (".safetensors",))
     generator, settings = opened(config)
     latents, size = generator.latents(config.seeds), generator.latent_size

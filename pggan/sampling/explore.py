@@ -212,7 +212,7 @@ class Handler(BaseHTTPRequestHandler):
         path, _, text = self.path.partition("?")
         name = path.removeprefix("/") or "index.html"
         if not self._is_own():
-            return self.send_error(403, explain="This page is refused. Open the address that `pggan explore` printed.")
+            return self.send_error(403, explain="Open the page by the address that `pggan explore` printed.")
         try:
             content = self._content(name, dict(parse_qsl(text)))
         except UserError as error:

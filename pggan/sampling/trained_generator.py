@@ -29,7 +29,7 @@ from pggan.sampling.projection import STEPS, Picture, Projection, laplacian_dist
 
 COMPARE = "pggan.metrics.command:compare"  # imported inside `evaluate`, because `pggan.metrics` imports this module
 PATHS = ("slerp", "lerp", "loop")
-Seeds = int | str | Iterable[int]  # for example 5, "0-63", "1,5,9-12" or [1, 5, 9]
+Seeds = int | str | Iterable[int]  # seeds, such as 5, "0-63", "1,5,9-12" or [1, 5, 9]
 
 
 class Pictures(list[Image.Image]):
@@ -141,7 +141,7 @@ class TrainedGenerator:
     def film(
         self, out: str | Path, seeds: Seeds, frames: int = 180, path: str = "loop", fps: int = 30, **options: Any
     ) -> Film:
-        """Write a film (.mp4, .webp or .gif) of a path through `seeds`, in which images change at constant speed."""
+        """Write a film (.mp4, .webp or .gif) of a path through `seeds`; its images change at constant speed."""
         place, settings = check_output(str(out), ANIMATED), self.settings(**options)
         latents = self.path(seeds, path, frames, settings)
         shown = (sheet([image], 1, film_zoom(settings.resolution)) for image in self.stream(latents, settings))

@@ -151,7 +151,7 @@ class StepTimes:
     def of_phases(
         self, schedule: Schedule, local_batch: Callable[[int], int] = int, images: int = 0, seconds: float | None = None
     ) -> PhaseTimes:
-        """Estimate the seconds per image in each phase.  Measure only phases that end after `images` images.
+        """Estimate the seconds per image in each phase.  Phases that end before `images` images are not timed.
 
         `local_batch` maps a batch size to the batch size of one rank.  `seconds` limits the time of all measurements.
         """

@@ -82,7 +82,7 @@ BAD_INPUT = [
     ("low", "goes up to 8x8"),
     ("low data.labels=true", "has no labels"),
     ("low data.channels=1", "have 3 channels; 1 are needed"),
-    ("damaged", "was changed or damaged: its checksum differs from the index.\n  Delete this dataset"),
+    ("damaged", "was changed or damaged: its checksum is not the one in the index.\n  Delete this dataset"),
     ("lost", "index.json is not usable (No such file or directory).\n  Delete this dataset"),
     ("broken", "broken does not exist.\n  Give the path"),
     ("gone", "add data.path={cache}/gone-16px-0123 "),
