@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -150,6 +150,8 @@ def from_pretrained(name: str | Path, *, revision: str | None = None, device: st
         from huggingface_hub import errors, hf_hub_download
     try:
         path = hf_hub_download(str(name), GENERATOR_FILE, revision=revision)
+        with suppress(OSError, errors.HfHubHTTPError):  # the Hub counts downloads of this file, which may be missing
+            hf_hub_download(str(name), "config.json", revision=revision)
     except (OSError, ValueError, errors.HfHubHTTPError) as error:
         remedy = "Give a folder that `pggan export format=hf` has written, or USER/NAME of a repository on the Hub."
         raise UserError(f"There is no generator at {name}: {error}", remedy) from error

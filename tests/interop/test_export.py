@@ -153,14 +153,18 @@ def test_a_folder_that_holds_something_is_left_alone(generator_file, tmp_path, c
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_a_repository_of_the_hub_is_loaded_by_its_name(folder, monkeypatch):
+def test_a_repository_of_the_hub_is_loaded_by_its_name_and_counted(folder, monkeypatch):
+    asked = []
+
     def download(name, file, revision=None):
+        asked.append(file)
         if name != "me/faces":
             raise errors.LocalEntryNotFoundError(f"no {name} at {revision}")
         return str(folder / file)
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(errors=errors, hf_hub_download=download))
     assert pggan.from_pretrained("me/faces", device="cpu").resolution == 16
+    assert asked == ["generator.safetensors", "config.json"]
     with pytest.raises(UserError, match="no me/other at main"):
         pggan.from_pretrained("me/other", revision="main", device="cpu")
 
