@@ -76,7 +76,7 @@ def test_the_command_exports_the_stage_that_was_saved_and_its_configuration(gene
         (["out=a.onnx", "resolution=64"], "4, 8, 16"),
         (["out=a.onnx", "alpha=2"], "alpha"),
         (["out=a.onnx", "format=caffe"], "safetensors"),
-        (["out=a.onnx", "run=nowhere"], "no generator"),
+        (["out=a.onnx", "run=nowhere"], "does not exist"),
         (["out=page", "format=web", "runtime=nowhere.tgz"], "npm pack"),
         (["out=faces", "format=hf", "license='CC BY 4.0'"], "license=other"),
         (["out=.", "format=hf"], "working directory"),
