@@ -18,8 +18,8 @@ from pggan.config.validation import alternatives, described, kinds_of
 
 ROOT = Path(__file__).parents[1]
 MOVED = {"README.md": "index.md", "outputs/README.md": "outputs.md"}  # pages from outside docs/
-ADVICE_FIRST = "---\nsearch:\n  boost: 0.2\n---\n\n"  # at the top of a page, ranks it below others in the site's search
-BACKGROUND = ("decisions.md", "lab.md", "quality.md")
+RANK = "---\nsearch:\n  boost: {}\n---\n\n"  # at the top of a page, sets its rank in the site's search (others: 1)
+ADVICE_FIRST = {"better-faces.md": 2, "decisions.md": 0.2, "lab.md": 0.2, "quality.md": 0.2}
 INTRODUCTION = """# Keys of `pggan {name}`
 
 {duty}
@@ -37,13 +37,13 @@ def write_pages(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "docs", folder)
     for page in (ROOT / "docs").glob("*.md"):
-        rank = ADVICE_FIRST if page.name in BACKGROUND else ""
+        rank = RANK.format(ADVICE_FIRST.get(page.name, 1))
         (folder / page.name).write_text(rank + linked(page.read_text(), "docs"))
     for page, name in MOVED.items():
         (folder / name).write_text(linked((ROOT / page).read_text(), posixpath.dirname(page)))
     (folder / "keys").mkdir()
     for command in COMMANDS.values():
-        (folder / "keys" / f"{command.name.replace(' ', '_')}.md").write_text(ADVICE_FIRST + reference(command))
+        (folder / "keys" / f"{command.name.replace(' ', '_')}.md").write_text(RANK.format(0.2) + reference(command))
 
 
 def linked(text: str, folder: str) -> str:

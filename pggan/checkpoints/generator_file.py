@@ -119,7 +119,8 @@ def generator_path(run: str, key: str = "run") -> Path:
         path /= GENERATOR_FILE
     if not path.exists() or path.is_dir():
         remedy = "Give a run directory with a checkpoint, a directory checkpoints/<images>, or a generator.safetensors."
-        raise UserError(f"{key}={run} has no generator.", nearest_path(run) or remedy)
+        problem = f"{key}={run} {'has no generator' if path_of_run(run, key).exists() else 'does not exist'}."
+        raise UserError(problem, nearest_path(run) or remedy)
     return path
 
 
@@ -154,7 +155,7 @@ def refusing_generators(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
-        remedy = "Give a generator.safetensors that `pggan train` has written."
+        remedy = "Give a generator.safetensors of `pggan train`. `pggan import` converts networks of other programs."
         raise UserError(f"{path} is not a valid generator of this program: {error}.", remedy) from error
 
 

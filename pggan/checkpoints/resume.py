@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from pggan.checkpoints.generator_file import generator_path, load_generator, stored_networks
-from pggan.checkpoints.read import NETWORKS, Checkpoint, checkpoints_of, has_checkpoints, resolve_checkpoint
+from pggan.checkpoints.read import NETWORKS, Checkpoint, checkpoints_of, has_checkpoints, resolve_checkpoint, run_of
 from pggan.config.withdrawn import WITHDRAWN
 from pggan.core.architecture import Architecture, Stem
 from pggan.core.errors import UserError
 from pggan.core.schedule import Schedule
+from pggan.core.text import command_line
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.reducer import EXTRA_STATE, GradientReducer
 from pggan.optim.state import State, StateDicts
@@ -60,9 +61,9 @@ def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, li
 def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
     """Raise UserError if the networks of `checkpoint` have another architecture than `architecture`."""
     if found := list(architecture.differences(checkpoint.architecture)):
-        alone = f"To resume the old run, give no other keys: pggan train run_dir={checkpoint.directory.parent.parent}."
-        alone += " If the images have moved, add data.path=."
-        remedy = f"{alone} For other networks, choose a new run_dir=; init_from= takes over the weights that fit."
+        alone = command_line("train", run_dir=run_of(checkpoint.directory))
+        remedy = f"To resume the old run: {alone} (with data.path= if the images have moved). "
+        remedy += "For other networks, choose a new run_dir=; init_from= takes over the weights that fit."
         raise UserError(f"This run has other networks than {checkpoint.directory}: {'; '.join(found)}.", remedy)
 
 
@@ -100,16 +101,16 @@ def transfer(path: str, state: State) -> Iterator[str]:
     yield f"Weights taken over from {path}. The optimizers and the schedule start anew, with 0 images shown."
     if stem is not state.g_ema.architecture.stem:
         yield f"  The first images differ, because G's first layers have changed from {stem} to {Stem.official}."
-    networks = {"generator": state.g.network, "discriminator": state.d.network, "generator_ema": state.g_ema}
-    for name, network in networks.items():
+    for name, network in zip(NETWORKS, (state.g.network, state.d.network, state.g_ema), strict=True):
         own, theirs = network.state_dict(), state_dicts.get(name, {})
         fitting = {key: taken_over(key, own[key], value) for key, value in theirs.items() if key in own}
         network.load_state_dict({key: own[key] if fitting.get(key) is None else fitting[key] for key in own})
         new = [key for key in own if fitting.get(key) is None]
         changed = [key for key in own if key not in new and own[key].shape != theirs[key].shape]
         yield f"  {name}: {len(own) - len(new)} of {len(own)} tensors"
-        for what, keys in (("new", new), ("adapted to other channels or classes", changed)):
-            if 0 < len(keys) < len(own):
+        unused = [key for key in theirs if key not in own]
+        for what, keys in (("new", new), ("adapted to other channels or classes", changed), ("not used", unused)):
+            if keys and new != [*own]:
                 yield f"    {what}: {', '.join(keys[:NAMED])}{', …' * (len(keys) > NAMED)}"
 
 

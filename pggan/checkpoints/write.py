@@ -160,5 +160,5 @@ def refused_by_disk(run_dir: Path, error: OSError) -> UserError:
     """Return the UserError for `error`, which a write to `run_dir` has raised."""
     return UserError(
         f"{run_dir} can no longer be written: {error.strerror or error}.",
-        "The last checkpoint is valid. Free disk space or get write permission. Then the same command resumes the run.",
+        "The last checkpoint is valid. Free disk space or get write permission, then resume the run with run_dir=.",
     )

@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ def run(config: ExportConfig) -> int:
             print(f"{what}; pixels (-1 to 1) differ from PyTorch's by up to {difference:.1e}")
             labels = f" and one-hot labels [N, {generator.num_classes}]" if generator.num_classes else ""
             latents = f"latents [N, {generator.latent_size}] from N(0, 1){labels}"
-            print(f"{NEXT} load the ONNX file in another program; the inputs are {latents}")
+            print(f"{NEXT} give the file to another program, with {latents}")
         case "hf":
             write_folder(generator, out, mark_line(config.marks, config.run, f"seeds={SEEDS}"))
             print(f"{out}: a folder with weights, configuration, sample images and a model card")
@@ -105,7 +105,7 @@ def run(config: ExportConfig) -> int:
             difference = write_web(generator, config)
             megabytes = sum(file.stat().st_size for file in out.rglob("*")) / 2**20
             print(f"{out}: {megabytes:.1f} MB of static files; pixels differ from PyTorch's by {difference:.1e}")
-            print("To publish the page, upload the folder to a static Space of Hugging Face, or to GitHub Pages.")
+            print("To publish it, upload the folder to GitHub Pages or a static Hugging Face Space.")
             print(f"{NEXT} python -m http.server --bind 127.0.0.1 --directory {shlex.quote(config.out)}")
     return 0
 
@@ -150,6 +150,8 @@ def from_pretrained(name: str | Path, *, revision: str | None = None, device: st
         from huggingface_hub import errors, hf_hub_download
     try:
         path = hf_hub_download(str(name), GENERATOR_FILE, revision=revision)
+        with suppress(OSError, errors.HfHubHTTPError):  # the Hub counts downloads of this file, which may be missing
+            hf_hub_download(str(name), "config.json", revision=revision)
     except (OSError, ValueError, errors.HfHubHTTPError) as error:
         remedy = "Give a folder that `pggan export format=hf` has written, or USER/NAME of a repository on the Hub."
         raise UserError(f"There is no generator at {name}: {error}", remedy) from error

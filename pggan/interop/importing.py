@@ -109,8 +109,8 @@ def from_official(*networks: PickledNetwork) -> Foreign:
     """Convert networks of the official TensorFlow 1 progressive GAN: G, D and averaged G, or only averaged G."""
     everything = [{name: np.asarray(value) for name, value in one.state["variables"]} for one in networks]
     raw, d, average = everything if len(networks) == 3 else (None, None, everything[-1])
-    settings = networks[-1].state["static_kwargs"]
-    require_ours(settings)
+    for settings in (kwargs := [one.state["static_kwargs"] for one in networks]):
+        require_ours(settings)
 
     def layer(values: Mapping[str, Array], name: str) -> tuple[Array, Array]:  # TensorFlow kernels are [H, W, in, out].
         if f"{name}_up/weight" in values:  # Transposed convolutions have mirrored kernels [H, W, out, in].
@@ -119,13 +119,13 @@ def from_official(*networks: PickledNetwork) -> Foreign:
         return np.moveaxis(values[f"{name}/weight"], (-1, -2), (0, 1)), values[f"{name}/bias"]
 
     unfused = d is not None and "8x8/Conv1/weight" in d
-    group = 4 if d is None else int(networks[1].state["static_kwargs"].get("mbstd_group_size", 4))
+    group = 4 if d is None else int(kwargs[1].get("mbstd_group_size", 4))
     generator, others, notes = translated(
         (OFFICIAL, OFFICIAL_D),
         (average, raw, d),
         layer,
         Stem.official,
-        int(settings.get("label_size", 0)),
+        int(kwargs[-1].get("label_size", 0)),
         resampling=Resampling.unfused if unfused else Resampling.fused,
         stddev_group=max(group, 1),
     )
@@ -149,8 +149,7 @@ def from_gan_zoo(state: Mapping[str, Any], config: Any, raw: Any, d: Any) -> For
         return weight, bias
 
     found = tensors_of(state), tensors_of(raw), tensors_of(d)
-    unfused = Resampling.unfused if found[2] else Resampling.fused
-    generator, others, notes = translated((GAN_ZOO, GAN_ZOO_D), found, layer, Stem.unit_bias, resampling=unfused)
+    generator, others, notes = translated((GAN_ZOO, GAN_ZOO_D), found, layer, Stem.unit_bias)
     alpha = 1.0 - float(settings.get("alpha", 0))  # In pytorch_GAN_zoo, alpha is the weight of the old layers.
     averaged = LoadedGenerator(generator, generator.architecture.resolution, alpha, 0)
     return Foreign("pytorch_GAN_zoo", averaged, others, notes)
@@ -158,7 +157,8 @@ def from_gan_zoo(state: Mapping[str, Any], config: Any, raw: Any, d: Any) -> For
 
 def from_pro_gan_pth(saved: Mapping[str, Any], raw: Any, d: Any) -> Foreign:
     """Convert the averaged G, G and D of pro-gan-pth 3; each network is a dictionary with `conf` and `state_dict`."""
-    require_ours(saved.get("conf", {}))  # pro-gan-pth normalises latents outside of G; pggan does so in G.
+    for one in (saved, raw, d):  # pro-gan-pth normalises latents outside of G; pggan does so in G.
+        require_ours(one.get("conf", {}) if isinstance(one, Mapping) else {})
 
     def layer(theirs: Mapping[str, Array], name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
@@ -170,8 +170,7 @@ def from_pro_gan_pth(saved: Mapping[str, Any], raw: Any, d: Any) -> Foreign:
     found = [tensors_of(one.get("state_dict")) if isinstance(one, Mapping) else None for one in (saved, raw, d)]
     has_classes = any(".label_embedder." in name for name in found[2] or ())
     found[2] = None if has_classes else found[2]
-    unfused = Resampling.unfused if found[2] else Resampling.fused
-    generator, others, notes = translated((PRO_GAN, PRO_GAN_D), found, layer, Stem.one_norm, resampling=unfused)
+    generator, others, notes = translated((PRO_GAN, PRO_GAN_D), found, layer, Stem.one_norm)
     notes += ["The import leaves out the discriminator: it has an embedding of classes."] * has_classes
     averaged = LoadedGenerator(generator, generator.architecture.resolution, 1.0, 0)
     return Foreign("pro-gan-pth", averaged, others, notes)
@@ -185,7 +184,9 @@ def require_ours(settings: Mapping[str, Any]) -> None:
 
 
 def reason(error: Exception) -> str:
-    """Return the text of `error` in one line."""
+    """Return the text of `error` in one line; errors of Python about types become a sentence."""
+    if isinstance(error, TypeError | AttributeError):
+        return "it holds no networks of a known program"
     return f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
 
 
@@ -216,6 +217,7 @@ def translated(
     state = translated_state(OURS, names[0], averaged, layer, stem)
     rgb = [state[name] for name in state if name.startswith("to_rgb.") and name.endswith("weight")]
     latent_size = state["stem.dense.weight"].shape[1] - num_classes
+    of_d = {"resampling": Resampling.unfused if d else Resampling.fused, "stddev_group": 4} | of_d
     architecture = architecture_of(rgb, latent_size, stem, num_classes, **of_d)
     generator = Generator(architecture)
     generator.load_state_dict(state)
@@ -271,7 +273,7 @@ def architecture_of(
             fmap_base=width << stage,
             fmap_decay=1.0,
             fmap_max=max(widths),
-            **({"stddev_group": 4} | of_d),
+            **of_d,
             stem=stem,
         )
         if [architecture.width(resolution) for resolution in architecture.resolutions] == widths:

@@ -79,9 +79,8 @@ def build(generator: LoadedGenerator, *, for_page: bool = False) -> tuple[bytes,
     """
     network, side, alpha = generator.network, generator.resolution, generator.alpha
     a, graph = network.architecture, Graph()
-    inputs: Shapes = {"latents": ["N", a.latent_size]}
-    if a.num_classes:
-        inputs["labels"] = ["N", a.num_classes]
+    classes: Shapes = {"labels": ["N", a.num_classes]} if a.num_classes else {}
+    inputs: Shapes = {"latents": ["N", a.latent_size], **classes}
     previous = x = stem(graph, network)
     if for_page:
         inputs["truncation"], x = [1], truncated(graph, x, network)

@@ -99,15 +99,16 @@ def own_loss(loss: object) -> Iterator[None]:
     if not isinstance(loss, Loss):
         problem, names = f"loss={loss!r} is no loss.", ", ".join(LOSSES.keys() - {"object"})
         raise UserError(problem, f"Pass an instance of a subclass of pggan.Loss, or the override 'loss=NAME': {names}.")
-    scores = torch.linspace(-1, 1, 8)
-    of_g = loss.g_terms(scores if loss.needs_reals_for_g else None, -scores)
+    scores = torch.linspace(-1, 1, 8, requires_grad=True)
+    of_g = loss.g_terms(scores.detach() if loss.needs_reals_for_g else None, -scores)
     found: dict[str, Any] = {"d_terms": loss.d_terms(scores, -scores), "g_terms": of_g}
     for method, terms in found.items():
-        values = [*terms.values()] if isinstance(terms, Mapping) else [terms]
-        good = (isinstance(one, Tensor) and one.shape == scores.shape and one.isfinite().all() for one in values)
-        if not (isinstance(terms, Mapping) and values and all(good)):
-            problem = f"The loss {type(loss).__name__} got the scores of 8 images, and returned {terms} from {method}."
-            raise UserError(problem, "The method has to return a dictionary of tensors, each with 8 finite numbers.")
+        values: dict[str, Any] = {**terms} if isinstance(terms, Mapping) and terms else {"no terms": str(terms)}
+        for name, one in values.items():
+            if not (isinstance(one, Tensor) and one.requires_grad and one.shape == (8,) and one.isfinite().all()):
+                problem = f"From the scores of 8 images, {type(loss).__name__}.{method} returned {name}: {one}."
+                remedy = "It has to return a dictionary of tensors, each with 8 finite numbers that have a gradient."
+                raise UserError(problem, remedy)
     LOSSES["object"] = lambda **options: loss
     try:
         yield

@@ -23,9 +23,9 @@ from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
 from pggan.core.text import next_command
 from pggan.data.pyramid import ImagePyramid
-from pggan.run.summary import COMMANDS, reached
+from pggan.run.summary import reached
 from pggan.sampling.files import ANIMATED, STILLS, check_output, film_of, output_path, save_film, save_picture
-from pggan.sampling.images import FOLDER, grid, stored_grids
+from pggan.sampling.images import FOLDER, grid, grids_in
 from pggan.sampling.marks import mark_in, mark_line
 
 SHEET_IMAGES = 48
@@ -43,8 +43,8 @@ def run(config: InspectConfig) -> int:
         path = path_of_run(config.run)
         facts = facts_of_generator(path) if path.is_file() else facts_of_run(path)
         step = next_command("sample", "seeds=0-63", run=config.run)
-    if config.json:
-        print(json.dumps(facts, indent=1))
+    if config.json or not any(facts.values()):
+        print(json.dumps(facts, indent=1) if config.json else "No mark: the file does not say how it was made.")
         return 0
     table = Table(Column(), Column(overflow="fold"), show_header=False)
     for name, value in facts.items():
@@ -63,7 +63,7 @@ def facts_of_run(path: Path) -> dict[str, Any]:
     return {
         **{key: header[key] for key in ("images", "resolution", "alpha", "phase")},
         "hours": round(header.get("spent_seconds", 0.0) / 3600, 6),
-        **{name.lower(): text for name, text in about.items() if name not in COMMANDS},
+        **{name.lower(): text for name, text in about.items()},
         "parameters": {name: parameters_in(checkpoint, name) for name in ("generator", "discriminator")},
         "state_sha256": header["state_sha256"],
         "checkpoint": str(checkpoint.directory),
@@ -127,7 +127,7 @@ def facts_of_data(config: InspectConfig) -> dict[str, Any]:
 def timelapse(config: TimelapseConfig) -> int:
     """Write a film of the grids of fakes that a run has stored during training; returns the exit code."""
     out, folder = output_path(config.out, config.run, "timelapse", ANIMATED), Path(config.run) / "samples" / FOLDER
-    grids = stored_grids(folder)
+    grids = grids_in(folder)
     if not grids:
         raise UserError(f"{folder} has no grids of fakes from training.", "Set run= to a run directory.")
     first, last = next(iter(grids.values())), [*grids.values()][-1]

@@ -23,7 +23,6 @@ from pggan.run.evaluation import TrainingEvaluator
 from pggan.run.health import REALS_SIGN, MetricAccumulator, means
 from pggan.run.pictures import Pictures, Step
 from pggan.run.report import NullReporter, Reporter
-from pggan.run.run_dir import next_start
 from pggan.run.summary import ending
 from pggan.training.trainer import Trainer
 
@@ -165,7 +164,7 @@ class Run:
             raise self._problem or NonFiniteError(problem)  # on rank 0, `_problem` also has an image count
         reporter.console.close()
         if images < schedule.total:
-            reporter.line(f"Interrupted at {images:,} images; everything is saved. {next_start(self.run_dir)}")
+            reporter.line(f"Interrupted at {images:,} images; everything is saved.")
             reporter.line(next_command("train", run_dir=self.run_dir))
             return EXIT_INTERRUPTED
         if self.pictures is not None:

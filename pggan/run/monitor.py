@@ -61,7 +61,7 @@ def run(config: MonitorConfig) -> int:
         print(f"{directory}: {address}", flush=True)
         print("Fakes, quality, scores and speed are pinned to the top.  Ctrl-C ends TensorBoard.", flush=True)
         if config.open and not webbrowser.open(address):
-            print("No browser could be opened.  Copy the address above to a browser on this machine.", flush=True)
+            print("No browser could be opened.  Open the address above in one on this machine.", flush=True)
         try:
             threading.Event().wait()
         except KeyboardInterrupt:

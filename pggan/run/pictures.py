@@ -21,17 +21,7 @@ from pggan.run.report import Reporter
 from pggan.run.summary import FILM
 from pggan.sampling.files import film_of, save_film
 from pggan.sampling.generate import draw_seeds
-from pggan.sampling.images import (
-    FOLDER,
-    MIN_TILE,
-    GridFacts,
-    Pixels,
-    contact_sheet,
-    grid,
-    save_grid,
-    shrink,
-    stored_grids,
-)
+from pggan.sampling.images import FOLDER, MIN_TILE, GridFacts, Pixels, contact_sheet, grid, grids_in, save_grid, shrink
 
 MAX_GRID = 2**22  # maximum number of pixels in a preview grid; encoding a grid of this size takes a second
 FILM_GRIDS = 200  # number of frames in the film of a run
@@ -78,7 +68,7 @@ class Pictures:
         self.tile = min(self.final, MAX_TILE)
         self.columns = 4 if 16 * self.tile**2 <= MAX_STORED_PIXELS else 2  # a frame has 4x4 small or 2x2 large fakes
         make_directory(self.film)
-        ahead = [path for path, facts in stored_grids(self.film).items() if facts.images > state.images]
+        ahead = [path for path, facts in grids_in(self.film).items() if facts.images > state.images]
         ahead += [path for path in self.folder.glob(f"fakes-{'[0-9]' * 9}.png") if int(path.stem[-9:]) > state.images]
         for path in ahead:
             path.unlink()
@@ -101,7 +91,7 @@ class Pictures:
 
     def write_film(self) -> None:
         """Write the film of the run's fakes, unless the run was shorter than a minute."""
-        if (grids := stored_grids(self.film)) and 3600 * self.reporter.hours >= LEAST_SECONDS:
+        if (grids := grids_in(self.film)) and 3600 * self.reporter.hours >= LEAST_SECONDS:
             frames, mark = film_of(grids, len(grids), FILM_SIDE), self.reporter.mark(self.state.images)
             save_film(frames, len(grids), FILM_FPS, self.folder / FILM, mark)
 

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from pggan.checkpoints.read import CONFIG_FILE, checkpoints_of, run_of
 from pggan.core.atomic_io import atomic_write, make_directory, try_lock
 from pggan.core.errors import UserError
+from pggan.core.text import command_line
 
 LOCK_FILE = ".lock"
 
@@ -34,18 +35,21 @@ def choose_run_dir(run_dir: str | None, name: str) -> Path:
 
 
 def beside(run_dir: Path) -> Path:
-    """Return an unused path for a run that continues with the weights of `run_dir`, such as photos-grown-2."""
+    """Return a path for a run that continues with the weights of `run_dir`: photos-grown-2, if photos-grown is in use.
+
+    A directory with only a recipe is not in use: its command was refused before the run began.
+    """
     run_dir = run_of(run_dir)
     stem = re.sub(r"-grown(-\d+)?$", "", run_dir.absolute().name)
-    names = (f"{stem}-grown{'' if number == 1 else -number}" for number in count(1))
-    return next(path for name in names if not (path := run_dir.parent / name).exists())
+    paths = (run_dir.parent / f"{stem}-grown{'' if number == 1 else -number}" for number in count(1))
+    return next(path for path in paths if not path.exists() or {*path.glob("*")} == {path / "recipe.yaml"})
 
 
 def next_start(run_dir: Path) -> str:
-    """Return a sentence that tells the user whether repeating the command resumes the run or starts it again."""
-    found = checkpoints_of(run_dir)
-    does = f"resumes from {int(found[-1].name):,} images" if found else "begins again: there is no checkpoint yet"
-    return f"The same command with run_dir={run_dir} {does}."
+    """Return a sentence that tells the user how to resume the run, or that the same command starts it again."""
+    if not (found := checkpoints_of(run_dir)):
+        return "The same command begins again, because there is no checkpoint yet."
+    return f"To resume from {int(found[-1].name):,} images: {command_line('train', run_dir=run_dir)}"
 
 
 def write_config(path: Path, description: dict[str, Any]) -> None:

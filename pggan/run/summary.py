@@ -9,13 +9,13 @@ from textwrap import wrap
 from typing import Any
 
 from pggan.checkpoints.generator_file import GENERATOR_FILE
+from pggan.checkpoints.read import mark_of
 from pggan.core.quality import in_words
 from pggan.core.text import command_line, duration
 
 METRICS_FILE = "metrics.jsonl"  # each line has the metrics of one report, as a JSON object
 FILM = "growth.webp"  # film of the fakes during training, in the folder samples/
 WIDTH = 65  # the quality is wrapped to lines of 65 characters; a heading and a border add 15 characters
-COMMANDS = LOOK, GO_ON = "Look", "Go on"  # headings of commands that the user can try next
 METRIC = "metrics/"  # prefix of the quality metrics in metrics.jsonl
 
 
@@ -42,24 +42,28 @@ def last_quality(run_dir: Path) -> str:
 
 
 def reached(run_dir: Path) -> dict[str, str]:
-    """Return a dictionary from headings to texts: the quality of a run, its files and the next commands to try."""
-    folder, record = run_dir / "samples", {"hours": 0.0, **(records_of(run_dir) or [{}])[-1]}
+    """Return a dictionary from headings to texts: the quality of a run, and the paths of its files."""
+    folder = run_dir / "samples"
     files = {"Picture": sorted(folder.glob("fakes-*.png"))[-1:], "Film": [folder / FILM]}
     files["Generator"] = [run_dir / GENERATOR_FILE]
     found = {"Quality": last_quality(run_dir)}
     found |= {name: str(path) for name, paths in files.items() for path in paths if path.is_file()}
-    found[LOOK] = command_line("explore", "open=true", run=run_dir)
-    found[GO_ON] = command_line("train", f"hours={max(ceil(record['hours']), 1)}", grow=run_dir)
     return {name: text for name, text in found.items() if text}
 
 
 def ending(run_dir: Path, images: int) -> list[str]:
-    """Return the lines to print at the end of a run."""
-    lines = [f"Done: {images:,} images."]
+    """Return the lines to print at the end of a run: results, and the next commands to try."""
+    lines, hours = [f"Done: {images:,} images."], 1
     for record in records_of(run_dir)[-1:]:
         side = f"{record['resolution']:.0f}x{record['resolution']:.0f}"
+        hours = max(ceil(record["hours"]), 1)
         lines = [f"Done: {images:,} images in {duration(3600 * record['hours'])}, at {side}."]
-    for name, text in reached(run_dir).items():
+    found = reached(run_dir) | {"Look": command_line("explore", "open=true", run=run_dir)}
+    config = mark_of(run_dir / "checkpoints" / f"{images:09d}", "config")
+    # Only a Python script, which has the user's own loss or D, can continue such a run.
+    if config is None or (config["loss"]["name"] != "object" and not config["model"].get("discriminator")):
+        found["Go on"] = command_line("train", f"hours={hours}", grow=run_dir)
+    for name, text in found.items():
         words = wrap(text, WIDTH) if name == "Quality" else [text]  # paths and commands stay on one line, for copying
         lines += [f"{heading:<10} {line}" for heading, line in zip_longest([name], words, fillvalue="")]
     return lines

@@ -26,7 +26,7 @@ RUN_DIR = "run_dir"  # key of the run directory in `ProcessGroup.kept`; all othe
 MAX_FAILURES = 3  # after this many rollbacks in one process, training counts as diverged
 REMEDY = (
     "Lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient penalty "
-    "(loss.*), and repeat the command: the run resumes from its last checkpoint."
+    "(loss.*), and give the command again with run_dir=: the run resumes from its last checkpoint."
 )
 
 

@@ -102,8 +102,7 @@ def sample(config: SampleConfig) -> int:
         save_picture(sheet(images, columns, zoom), out, drawn_by(config))
     else:
         for name, image in zip(names, images, strict=True):
-            mark = mark_line(config.marks, config.run, name)
-            save_picture(sheet([image], 1, zoom), out / f"{name}.png", mark)
+            save_picture(sheet([image], 1, zoom), out / f"{name}.png", mark_line(config.marks, config.run, name))
     print(f"{out}: {len(latents)} images at {side}x{side}, alpha {settings.alpha:g}")
     print(next_command("interpolate", "path=loop", "frames=90", "out=loop.webp", **config.generator_keys))
     return 0

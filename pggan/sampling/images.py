@@ -88,7 +88,7 @@ def save_grid(picture: Pixels, facts: GridFacts, folder: Path, mark: str | None 
         to_pil(picture).save(temporary, **saving(mark, text))
 
 
-def stored_grids(folder: Path) -> dict[Path, GridFacts]:
+def grids_in(folder: Path) -> dict[Path, GridFacts]:
     """Return {path: the facts that `save_grid` stored in the file} for all grids in `folder`, oldest first."""
     found = {}
     for path in sorted(folder.glob("*.png")):

@@ -163,8 +163,7 @@ class TrainedGenerator:
 
         Args: data: by default, the training set; count: number of fakes and reals, by default as in the metric's paper.
         """
-        compared: Any = resolve_name(COMPARE)
-        return dict(compared(self, data and str(data), list(metrics), extractor, count))
+        return dict(resolve_name(COMPARE)(self, data and str(data), list(metrics), extractor, count))
 
     def render(self, latents: Tensor, **options: Any) -> Pixels:
         """Generate images uint8 [N, R, R, C] from `latents` [N, Z], with the settings `self.settings(**options)`."""
@@ -188,5 +187,4 @@ def load(run: str | Path, device: str = "auto", checkpoint: str | int = NEWEST) 
     Args: device: auto (CUDA, else MPS, else CPU), cpu, cuda or mps; checkpoint: newest, best, or a number of
     images shown, if `run` is a run directory.  Raises UserError if there is no such generator or device.
     """
-    place = choose_checkpoint(str(run), checkpoint)
-    return TrainedGenerator(load_generator(place, choose_device(device, "device")))
+    return TrainedGenerator(load_generator(choose_checkpoint(str(run), checkpoint), choose_device(device, "device")))

@@ -67,7 +67,7 @@ def test_a_run_stands_for_its_newest_valid_checkpoint_and_a_checkpoint_for_itsel
     assert "weights.safetensors: the file has changed" in note
     with pytest.raises(UserError, match=r"(?s)init_from=.* has no valid checkpoint: .*has changed.*give another"):
         resolve_checkpoint(newest, "init_from")
-    with pytest.raises(UserError, match=r"(?s)resume=.*nowhere has no checkpoint.*Give a run directory"):
+    with pytest.raises(UserError, match=r"(?s)resume=.*nowhere does not exist.*Give a run directory"):
         resolve_checkpoint(tmp_path / "nowhere", "resume")
 
 

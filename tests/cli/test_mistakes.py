@@ -69,10 +69,10 @@ SLIPS = {
     "inspect data=empty": "`pggan prepare source=empty dest=data/empty`",
     "train data.path=empty/file": "can't be read as a zip or tar archive",
     "train grow=emtpy hours=1": "Give a run directory with a checkpoint",  # not 'empty', which has none
-    "train resume=nowhere": "resume=nowhere has no checkpoint",
-    "train init_from=nowhere": "init_from=nowhere has no generator",
+    "train resume=nowhere": "resume=nowhere does not exist",
+    "train init_from=nowhere": "init_from=nowhere does not exist",
     "train data.path=cifar10": "the name of a known data set: torchvision:NAME",
-    "sample run=nowhere": "run=nowhere has no generator",
+    "sample run=nowhere": "run=nowhere does not exist",
     "sample run=emtpy": "Did you mean 'empty'?",
     "train data.path=emtpy": "Did you mean 'empty'?",
     "interpolate run=pretrained:avatar": "No such generator comes with the package",

@@ -49,7 +49,7 @@ def test_the_command_prints_its_address_and_ctrl_c_is_the_end(generator_file, ge
 @pytest.mark.parametrize(
     ("argument", "hint"),
     [
-        ("run=nowhere", "no generator"),
+        ("run=nowhere", "does not exist"),
         ("host=0.0.0.0", "ssh -L"),
         ("directions=nowhere.safetensors", "No such file"),
         ("port={taken}", "port={taken}."),

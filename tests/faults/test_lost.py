@@ -129,7 +129,7 @@ def test_lost_ranks_come_back_and_the_run_ends_as_if_nothing_had_been(undisturbe
     os.kill(before[0], signal.SIGKILL)
     assert victim.process.wait(120) == 1
     output = victim.log.read_text()
-    assert "no restarts are left (distributed.max_restarts). The same command with" in output.splitlines()[-1]
+    assert "no restarts are left (distributed.max_restarts). To resume from" in output.splitlines()[-1]
     for word in ("Traceback", "Stopped at once", "Error"):
         assert word not in output
     assert newest_checkpoint(victim.run_dir)[1] == []

@@ -47,4 +47,4 @@ def test_a_run_whose_terminal_is_closed_saves_and_ends(tiny_overrides, tmp_path)
     os.close(terminal)
     assert process.wait(LIMIT_SECONDS) == EXIT_INTERRUPTED
     assert facts_of_run(tmp_path)["images"] > 0
-    assert "The same command" in (tmp_path / "train.log").read_text()
+    assert "everything is saved" in (tmp_path / "train.log").read_text()

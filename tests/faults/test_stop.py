@@ -109,7 +109,7 @@ def test_the_first_signal_finishes_the_step_saves_and_exits_with_75(
     assert main(["train", *tiny_overrides, f"run_dir={tmp_path}"]) == 75
     assert [int(path.name) for path in checkpoints_of(tmp_path)] == [64, 72]
     assert facts_of_run(tmp_path)["images"] == 72
-    assert "The same command" in (tmp_path / "train.log").read_text()
+    assert "everything is saved" in (tmp_path / "train.log").read_text()
 
 
 def test_under_nohup_a_closed_terminal_stops_nothing():
@@ -127,8 +127,7 @@ def test_a_signal_before_training_begins_stops_at_once_and_leaves_nothing(tiny_c
     config = tiny_config(f"run_dir={tmp_path / 'run'}")
     assert guarded(lambda: train.run(config, lambda _: os.kill(os.getpid(), signal.SIGTERM))) == 75
     assert not (tmp_path / "run").exists()
-    there_is_none = f"Stopped at once. The same command with run_dir={tmp_path / 'run'} begins again: there is no "
-    assert there_is_none in capsys.readouterr().err
+    assert "Stopped at once. The same command begins again, because there is no checkpoint" in capsys.readouterr().err
 
 
 def save_slowly(words: list[str], errors: str) -> None:
@@ -171,7 +170,7 @@ def test_two_interrupts_while_saving_leave_at_once_and_the_checkpoint_before_who
     process.join(60)
     errors = said.read_text()
     assert process.exitcode == 75, errors
-    assert f"Stopped at once. The same command with run_dir={run_dir} resumes from 64 images." in errors
+    assert f"Stopped at once. To resume from 64 images: pggan train run_dir={run_dir}" in errors
     assert facts_of_run(run_dir)["images"] == 64
     (run_dir / "samples" / ".partial-sample-001.webp").touch()  # of another command, which still draws
     assert main(["train", *tiny_overrides, f"run_dir={run_dir}"]) == 0

@@ -76,7 +76,7 @@ def test_the_command_exports_the_stage_that_was_saved_and_its_configuration(gene
         (["out=a.onnx", "resolution=64"], "4, 8, 16"),
         (["out=a.onnx", "alpha=2"], "alpha"),
         (["out=a.onnx", "format=caffe"], "safetensors"),
-        (["out=a.onnx", "run=nowhere"], "no generator"),
+        (["out=a.onnx", "run=nowhere"], "does not exist"),
         (["out=page", "format=web", "runtime=nowhere.tgz"], "npm pack"),
         (["out=faces", "format=hf", "license='CC BY 4.0'"], "license=other"),
         (["out=.", "format=hf"], "working directory"),
@@ -153,14 +153,18 @@ def test_a_folder_that_holds_something_is_left_alone(generator_file, tmp_path, c
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_a_repository_of_the_hub_is_loaded_by_its_name(folder, monkeypatch):
+def test_a_repository_of_the_hub_is_loaded_by_its_name_and_counted(folder, monkeypatch):
+    asked = []
+
     def download(name, file, revision=None):
+        asked.append(file)
         if name != "me/faces":
             raise errors.LocalEntryNotFoundError(f"no {name} at {revision}")
         return str(folder / file)
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(errors=errors, hf_hub_download=download))
     assert pggan.from_pretrained("me/faces", device="cpu").resolution == 16
+    assert asked == ["generator.safetensors", "config.json"]
     with pytest.raises(UserError, match="no me/other at main"):
         pggan.from_pretrained("me/other", revision="main", device="cpu")
 

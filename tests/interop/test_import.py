@@ -119,10 +119,11 @@ def test_pro_gan_pth(tmp_path):
     _, _, others, notes = read_foreign(tmp_path / "a.bin")
     assert [*others] == ["generator"]
     assert "The import leaves out the discriminator: it has no 'layers.2.conv_3.weight'" in notes[0]
-    conf["use_eql"] = False
-    torch.save(saved, tmp_path / "a.bin")
-    with pytest.raises(UserError, match="use_eql=False"):
-        read_foreign(tmp_path / "a.bin")
+    d["conf"] = conf | {"use_eql": False}
+    for wrong, reason in ((content, "use_eql=False"), ([1], "it holds no networks of a known program")):
+        torch.save(wrong, tmp_path / "a.bin")
+        with pytest.raises(UserError, match=reason):
+            read_foreign(tmp_path / "a.bin")
 
 
 def test_what_is_imported_is_a_generator_like_any_other(tmp_path, capsys):

@@ -7,12 +7,12 @@ from tensorboard.plugins.projector import projector_config_pb2 as config
 from google.protobuf import text_format  # isort: skip - comes with tensorboard
 
 from pggan.run import train
-from pggan.sampling.images import grid, stored_grids
+from pggan.sampling.images import grid, grids_in
 from pggan.sampling.trained_generator import load
 
 
 def facts_in(folder):
-    return [*stored_grids(folder).values()]
+    return [*grids_in(folder).values()]
 
 
 def test_a_resumed_run_has_no_grid_twice(finished_run, tiny_config, tmp_path, capsys):

@@ -11,7 +11,7 @@ from PIL import Image, ImageSequence
 from pggan.cli.main import main
 from pggan.sampling.files import film_of
 from pggan.sampling.generate import seed_latents
-from pggan.sampling.images import FOLDER, enlarge, grid, stored_grids
+from pggan.sampling.images import FOLDER, enlarge, grid, grids_in
 from pggan.sampling.latents import (
     load_direction,
     load_vectors,
@@ -176,7 +176,7 @@ def test_directions_are_written_with_a_sheet_of_them(draw, generator, tmp_path):
 
 
 def test_a_timelapse_shows_images_evenly_and_grows_from_4x4_to_the_end_at_one_size(run_dir, generator, tmp_path):
-    grids = stored_grids(run_dir / "samples" / FOLDER)
+    grids = grids_in(run_dir / "samples" / FOLDER)
     counts, last = [facts.images for facts in grids.values()], [*grids.values()][-1]
     assert counts == sorted(counts)
     found = list(film_of(grids, 20))

@@ -50,7 +50,7 @@ def test_the_newest_stage_is_drawn_unless_another_is_asked_for_and_a_level_faded
 
 
 def test_what_is_not_there_is_said(run_dir, generator):
-    with pytest.raises(UserError, match="no generator"):
+    with pytest.raises(UserError, match="nowhere does not exist"):
         pggan.load("nowhere")
     with pytest.raises(UserError, match="device=tpu"):
         pggan.load(run_dir, device="tpu")
