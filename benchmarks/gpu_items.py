@@ -261,7 +261,8 @@ def ranks(kit: Kit) -> None:
             keys = [*TINY.split(), f"data.path={pictures}", f"data.cache={folder}/data", f"run_dir={folder}/run{size}"]
             own = [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)] if size > 1 else [{}]
             started = [subprocess.Popen([*command, "train", *keys], env=os.environ | each) for each in own]  # noqa: S603
-            kit.note(f"exit codes of {size}", [each.wait(timeout=90) for each in started], [0] * size, anywhere=True)
+            codes = [each.wait(900 if kit.small else 90) for each in started]
+            kit.note(f"exit codes of {size}", codes, [0] * size, anywhere=True)
             shown = subprocess.check_output([*command, "inspect", keys[-1].replace("_dir", ""), "json=true"])  # noqa: S603
             states.append(json.loads(shown)["state_sha256"])
     kit.note("two ranks have the bits of one", states[0] == states[1], True, anywhere=True)
