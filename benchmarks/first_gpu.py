@@ -2,7 +2,7 @@
 
 The items of `gpu_items.py`, the most informative first.  Each is on disk as soon as it is measured; the same command
 goes on with those that are missing or failed.  An item that breaks CUDA ends its process; the next ones get a new one.
-The exit code is 0 when all figures are as expected, else 1.
+The exit code is 0 when all items were measured and all figures are as expected, else 1.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def work(out: Path, names: list[str], *, small: bool) -> int:
     kit, found = Kit(small=small), json.loads(out.read_text())
     for name in names:
         kit.figures = {}
-        item: Any = {"figures": kit.figures, "failed": "the process ended", "clocks": [clocks()]}
+        item: Any = {"figures": kit.figures, "failed": "the process or the time ended", "clocks": [clocks()]}
         found["items"][name] = item
         save(out, found)
         began, item["failed"] = time.perf_counter(), None
@@ -64,8 +65,8 @@ def work(out: Path, names: list[str], *, small: bool) -> int:
     return 0
 
 
-def table(found: dict[str, Any], out: Path) -> int:
-    """Print all figures, each beside its range; returns how many were not as expected."""
+def table(found: dict[str, Any], out: Path, asked: Iterable[str]) -> int:
+    """Print all figures, each beside its range; returns how many were not as expected, or not measured at all."""
     wrong = sum(item["failed"] is not None for item in found["items"].values())
     for name, item in found["items"].items():
         print(f"\n{name}: {item.get('seconds', '?')} s, {' -> '.join(item['clocks'])} {item['failed'] or ''}")
@@ -76,8 +77,9 @@ def table(found: dict[str, Any], out: Path) -> int:
             words = "" if least == "" else f"{shown[1]} to {shown[2]}: {'as expected' if good else 'NOT AS EXPECTED'}"
             print(f"  {figure:<50} {shown[0]:>10}  {words}")
             wrong += not good
-    print(f"\n{wrong} not as expected, {len(ITEMS) - len(found['items'])} items not measured; all figures: {out}")
-    return wrong
+    missing = [name for name in asked if name not in found["items"]]
+    print(f"\n{wrong} NOT AS EXPECTED; NOT MEASURED: {', '.join(missing) or 'none'}; all figures: {out}")
+    return wrong + len(missing)
 
 
 def main() -> int:
@@ -116,7 +118,7 @@ def main() -> int:
         found = json.loads(given.out.read_text())
         found["items"].setdefault(names[0], {"figures": {}, "clocks": [], "failed": "its process did not start"})
         save(given.out, found)
-    return min(table(found, given.out), 1)
+    return min(table(found, given.out, given.items or ITEMS), 1)
 
 
 if __name__ == "__main__":

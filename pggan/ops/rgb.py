@@ -1,4 +1,4 @@
-"""From-RGB and to-RGB layers in Triton, which convert images of up to 4 channels to feature maps, and back.
+"""From-RGB and to-RGB layers in Triton, which convert images of up to 3 channels to feature maps, and back.
 
 Each layer passes over memory once.  Images are float32 in any memory layout; feature maps are channels-last.
 Shapes: N batch size, C channels, F feature maps, H height, W width.
@@ -15,7 +15,7 @@ from pggan.ops import fused
 from pggan.ops.convolution import Switches
 from pggan.ops.fused import LEAKY_SLOPE, Rows, dense, launch_tiles
 
-MOST_CHANNELS = 4  # images have at most this many channels: the Triton kernel `narrow` has sums for only four channels
+MOST_CHANNELS = 3  # the Triton kernel `narrow` has sums for at most three channels
 Operands = tuple[Tensor, Tensor | None, Tensor]  # weight, bias, images
 
 

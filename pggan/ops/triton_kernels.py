@@ -146,10 +146,9 @@ def narrow(
     """
     program, column = tl.program_id(0), tl.arange(0, COLUMNS)
     total_wide = tl.zeros((ROWS, COLUMNS), tl.float32)
-    # w0 to w3 add up `wide` times a channel of x, for up to four channels.  x0 to x3 add up the channels alone.
-    w0, w1, w2, w3 = total_wide, total_wide, total_wide, total_wide
-    x0 = tl.zeros((ROWS,), tl.float32)
-    x1, x2, x3 = x0, x0, x0
+    # w0 to w2 add up `wide` times a channel of x, for up to three channels.  x0 to x2 add up the channels alone.
+    w0, w1, w2 = total_wide, total_wide, total_wide
+    x0, x1, x2 = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32)
     for tile in range(tiles):
         row, _, places, inside = _tile(program * tiles + tile, pixels, C, ROWS, COLUMNS)
         at, valid = _pixels(row, plane, image, pixel), row < pixels
@@ -170,8 +169,6 @@ def narrow(
                 w1, x1 = _add_products(w1, x1, g, x + at + channel, valid)
             if CHANNELS > 2:
                 w2, x2 = _add_products(w2, x2, g, x + at + 2 * channel, valid)
-            if CHANNELS > 3:
-                w3, x3 = _add_products(w3, x3, g, x + at + 3 * channel, valid)
     if of_weight is not None:
         of_weight += program * pitch + column * maps_step
         _add_to(of_weight, tl.sum(w0, 0) * scale, column < C)
@@ -179,16 +176,13 @@ def narrow(
             _add_to(of_weight + channel_step, tl.sum(w1, 0) * scale, column < C)
         if CHANNELS > 2:
             _add_to(of_weight + 2 * channel_step, tl.sum(w2, 0) * scale, column < C)
-        if CHANNELS > 3:
-            _add_to(of_weight + 3 * channel_step, tl.sum(w3, 0) * scale, column < C)
     if of_bias is not None:
         of_bias += program * pitch
         if y is not None:
             _add_to(of_bias + column, tl.sum(total_wide, 0), column < C)
         else:
             number = tl.arange(0, 4)
-            sums = tl.where(number == 0, tl.sum(x0, 0), tl.where(number == 1, tl.sum(x1, 0), 0.0))
-            sums = tl.where(number == 2, tl.sum(x2, 0), tl.where(number == 3, tl.sum(x3, 0), sums))
+            sums = tl.where(number == 0, tl.sum(x0, 0), tl.where(number == 1, tl.sum(x1, 0), tl.sum(x2, 0)))
             _add_to(of_bias + number, sums, number < CHANNELS)
 
 

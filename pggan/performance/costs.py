@@ -138,6 +138,11 @@ def card_of(device: str | None) -> Card | None:
     return None if device is None else CARDS[device.lower()]
 
 
+def count_cards(devices: str) -> int:
+    """The number N of GPUs that devices=N asks for, whether this machine has them or not; 1 for other `devices`."""
+    return max(int(devices), 1) if devices.isdecimal() else 1
+
+
 class Link(NamedTuple):
     """The connection between two neighbours in the ring of devices."""
 

@@ -22,7 +22,7 @@ from pggan.data.pyramid import ImagePyramid, is_pyramid
 from pggan.data.report import faces_of, header_of
 from pggan.distributed.process_group import rank_from_environment
 from pggan.networks import efficientnet_lite0
-from pggan.performance.costs import Card
+from pggan.performance.costs import Card, count_cards
 from pggan.performance.recipe import FEATURES_FROM, Choice, DataFacts, NetworkSizes, Recipe
 from pggan.run.eta import TRAINING_SHARE
 from pggan.training.timing import Speed, StepTimes, nearest, speed_of
@@ -124,7 +124,7 @@ def find_recipe(
     assert config.hours is not None, "hours= is set"
     facts, seconds, speed = facts_of(config.data), 3600 * config.hours, None
     if card is not None:
-        (kind, ranks), device = ("cuda", 1), torch.device("cuda")
+        (kind, ranks), device = ("cuda", count_cards(config.devices)), torch.device("cuda")
         config = replace(config, precision=card.precision(config.precision))
         speed = card.speed(config.precision)
     else:
@@ -155,8 +155,8 @@ def find_recipe(
     last = compose(recipe.choices).schedule.build().phases[-1]
     memory = card.memory_bytes if card is not None else free_memory(device) if ranks == 1 else None
     larger = costs.times(config, recipe.sizes).larger_batches(last, memory)
-    where = f"cpu, threads={torch.get_num_threads()}" if kind == "cpu" and ranks == 1 else f"{ranks} x {kind}"
-    where = where if card is None else card.name
+    where = f"{ranks} x {kind if card is None else card.name}"
+    where = f"cpu, threads={torch.get_num_threads()}" if where == "1 x cpu" else where
     about = f"{facts.note}; {where}; {duration(seconds)}. {larger}"
     return [*recipe.choices, *threads_choice], about.rstrip(". ")
 

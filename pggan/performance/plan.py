@@ -19,7 +19,7 @@ from pggan.config.train import DataConfig, DgcConfig
 from pggan.config.values import versions
 from pggan.core.devices import choose_device, configure_process, count_devices, free_memory, precision_on
 from pggan.core.errors import UserError, nearest
-from pggan.core.text import NEXT, duration, new_table, three_digits
+from pggan.core.text import duration, new_table, three_digits
 from pggan.data.pyramid import is_pyramid
 from pggan.networks.networks import count_parameters
 from pggan.performance.bench import hardware
@@ -34,6 +34,7 @@ from pggan.performance.costs import (
     Reduction,
     Scaling,
     card_of,
+    count_cards,
 )
 from pggan.performance.hours import extra, facts_of
 from pggan.training.timing import StepTimes
@@ -41,6 +42,7 @@ from pggan.training.timing import StepTimes
 CALIBRATION_SECONDS = 120.0  # With calibrate=true, steps are timed for at most 120 seconds.
 PROCESSES = (1, 2, 4, 8, 16, 64, 256)  # numbers of ranks that the scaling table has by default
 UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
+ERRORS = {"predicted": "predicted by a formula fitted to an H200", "expected": "±25 %", "measured": "±10 %"}
 DGC_RATIO = 0.1  # share of gradient entries that DGC (deep gradient compression) sends by default
 
 
@@ -52,7 +54,7 @@ def run(config: PlanConfig) -> int:
         return 0
     scales = config.details or config.processes is not None or plan["ranks"] > 1
     Console(highlight=False, markup=False, emoji=False).print(*tables(plan, scales=scales))
-    print(f"{NEXT} pggan train with the same keys{' but device=' * (config.device is not None)}\n\n{plan['answer']}")
+    print(f"\n{plan['answer']}")
     return 0
 
 
@@ -64,7 +66,7 @@ def predict(config: PlanConfig) -> dict[str, Any]:
     channels, num_classes = image_facts(config.data)
     architecture = config.model.architecture(config.schedule.final_resolution, channels, num_classes)
     schedule, settings = config.schedule.build(), config.trainer_settings()
-    kind, count = ("cuda", 1) if config.device is not None else count_devices(config.devices)
+    kind, count = ("cuda", count_cards(config.devices)) if card is not None else count_devices(config.devices)
     partition = settings.partition(architecture.stddev_group, (phase.batch for phase in schedule.phases), world_size=1)
     memory: int | None
     with Console(stderr=True, highlight=False).status("Measuring a few steps") as status:
@@ -74,7 +76,7 @@ def predict(config: PlanConfig) -> dict[str, Any]:
             settings, cuda = replace(settings, precision=precision), torch.device("cuda")
             times = StepTimes(settings, architecture, cuda, card.speed(precision))
             found, memory = times.of_phases(schedule, seconds=0.0), card.memory_bytes
-            note = f"Times are predicted from the data sheet ({card.name}, {precision}); narrow networks take longer."
+            note = f"Times are predicted from the data sheet ({card.name}, {precision}) by a formula fitted to an H200."
         else:
             device, exact = choose_device(kind), config.compute.deterministic
             configure_process(device, config.threads, one_thread=config.elastic, deterministic=exact)
@@ -95,7 +97,7 @@ def predict(config: PlanConfig) -> dict[str, Any]:
                 factor = extra(card is not None and config.model.features is not None, phase.resolution)
                 cost, taken = counter.cost(phase), factor * found.seconds_per_image[phase.index] * phase.batch
                 cost["memory_bytes"] += NCCL_BYTES * (kind == "cuda" and ranks > 1)
-                how = "predicted" if config.device else "measured" if phase.resolution in found.measured else "expected"
+                by = "measured" if phase.resolution in found.measured else "predicted" if kind == "cuda" else "expected"
                 row = {
                     "phase": phase.name,
                     "resolution": phase.resolution,
@@ -105,7 +107,7 @@ def predict(config: PlanConfig) -> dict[str, Any]:
                     "batch": phase.batch,
                     "learning_rate_g": phase.learning_rate_g,
                     "learning_rate_d": phase.learning_rate_d,
-                    "time_is": how,
+                    "time_is": by,
                     "milliseconds_per_step": 1000 * taken,
                     "hours": steps * taken / 3600,
                     "energy_kwh": steps * taken / 3600 * watts / 1000,
@@ -153,16 +155,16 @@ def predict(config: PlanConfig) -> dict[str, Any]:
 def answer(plan: dict[str, Any]) -> str:
     """Return one line with the final resolution, the number of images, the time and the memory of the run."""
     last, total, ranks = plan["phases"][-1], plan["total"], plan["ranks"]
-    error = 10 if all(row["time_is"] == "measured" for row in plan["phases"]) else 25
+    error = next(text for how, text in ERRORS.items() if any(row["time_is"] == how for row in plan["phases"]))
     seconds = 3600 * next(run["hours"] for run in plan["scaling"]["runs"] if run["devices"] == ranks)
     unit, length = next(((unit, length) for unit, length in UNITS if seconds >= 2 * length), UNITS[-1])
     name = re.sub(r"^NVIDIA |GeForce |\(R\)|\(TM\)| CPU| @.*| Processor", "", plan["hardware"]["name"])
-    text = f"{last['resolution']}x{last['resolution']} after {total['images']:,} images: "
-    text += f"about {float(f'{seconds / length:.2g}'):,g} {unit} on {f'{ranks} x' if ranks > 1 else 'one'} {name}"
+    text = f"{last['resolution']}x{last['resolution']} after {total['images']:,} images: about "
+    text += f"{float(f'{seconds / length:.2g}'):,g} {unit} of steps on {f'{ranks} x' if ranks > 1 else 'one'} {name}"
     needed, there = total["memory_bytes"], total["device_memory_bytes"] or inf
     memory = f"{needed / 1e9:.2g} GB" if needed >= 1e8 else f"{needed / 1e6:.2g} MB"
     enough = "" if needed <= there else f" of {there / 1e9:.2g} GB, so in smaller micro-batches"
-    return f"{text} (±{error} %), {memory}{enough}"
+    return f"{text} ({error}), {memory}{enough}"
 
 
 def image_facts(config: DataConfig) -> tuple[int, int]:
@@ -179,8 +181,7 @@ def image_facts(config: DataConfig) -> tuple[int, int]:
 def tables(plan: dict[str, Any], *, scales: bool) -> list[RenderableType]:
     """The tables and footnotes of a plan; the scaling table is included if `scales` is true."""
     found = [time_table(plan), work_table(plan), *([scaling_table(plan["scaling"])] * scales)]
-    notes = plan["notes"] if scales else plan["notes"][:-1]
-    return [*(Padding(table, (0, 0, 1, 0)) for table in found), Group(*map(Text, notes))]
+    return [*(Padding(table, (0, 0, 1, 0)) for table in found), Group(*map(Text, plan["notes"][: 4 + scales]))]
 
 
 def time_table(plan: dict[str, Any]) -> Table:

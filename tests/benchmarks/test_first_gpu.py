@@ -19,7 +19,7 @@ def test_gradients_on_a_cpu_are_those_of_the_file_up_to_their_rounding(precision
         assert max(found.values()) < 1e-4
 
 
-def test_figures_out_of_their_range_and_items_that_failed_are_counted(capsys, tmp_path):
+def test_figures_out_of_their_range_and_items_that_failed_or_are_missing_are_counted(capsys, tmp_path):
     figures = {
         "too large": {"measured": 3.0, "expected": [1.0, 2.0]},
         "in range": {"measured": 1.5, "expected": [1.0, 2.0]},
@@ -27,7 +27,7 @@ def test_figures_out_of_their_range_and_items_that_failed_are_counted(capsys, tm
     }
     items = {"one": {"figures": figures, "clocks": ["1980 MHz"], "failed": None, "seconds": 1.0}}
     items["two"] = {"figures": {}, "clocks": [], "failed": "RuntimeError: CUDA error"}
-    assert table({"items": items}, tmp_path) == 2
+    assert table({"items": items}, tmp_path, ["one", "two", "three"]) == 3
     said = capsys.readouterr().out
-    assert said.count("NOT AS EXPECTED") == 1
-    assert "RuntimeError: CUDA error" in said
+    assert said.count(": NOT AS EXPECTED") == 1
+    assert all(words in said for words in ("RuntimeError: CUDA error", "2 NOT AS EXPECTED; NOT MEASURED: three;"))

@@ -64,8 +64,8 @@ def test_ranks_sum_gradients_in_captured_steps_and_close_their_connections(null_
 
 def test_make_gpu_runs_to_its_end_though_its_figures_mean_nothing(null_gpu, tmp_path):
     out = tmp_path / "found.json"
-    command = [sys.executable, "-m", "benchmarks.first_gpu", "--small", "--out", str(out)]
-    subprocess.run(command, env=environment(null_gpu), check=False)
+    command = [sys.executable, "-m", "benchmarks.first_gpu", "--small", "--seconds=3000", "--out", str(out)]
+    assert subprocess.run(command, env=environment(null_gpu), check=False).returncode == 1
     items = json.loads(out.read_text())["items"]
     assert set(items) == set(ITEMS)
     assert not {name: item["failed"] for name, item in items.items() if item["failed"] is not None}

@@ -38,7 +38,7 @@ from tests.definitions import LOSSES, ready, variant
 from tests.networks.naive import normal as drawn
 
 SHAPES = [(1, 6, 5, 5), (2, 16, 3, 3), (1, 33, 2, 2), (2, 1, 3, 3), (9, 24)]  # images and dense layers
-PACKS = ((32, 9), PACKED)  # of two pixels
+PACKS = {Rescaling.same: (9, 16), Rescaling.up: (32, 9), Rescaling.down: (8, 5)}  # of four, two and eight pixels
 # float32 rounds sums of some 40 terms; a result in bf16 is cut off, not rounded, by the interpreter.
 TOLERANCES = {torch.float32: 40 * 2**-24, torch.bfloat16: 2**-7}
 
@@ -176,8 +176,8 @@ def check_rgb(channels: int, features: int, dtype: torch.dtype) -> None:
 def check_preparation(dtype: torch.dtype) -> None:
     """Kernels, and gradients of weights and biases from several uses: `prepare_together` against `prepare`."""
     layers: list[tuple[Equalized, Algorithm]] = [(Equalized(20, 17), DENSE), (Equalized(3, 17, 1, 1), POINTWISE)]
-    for rescaling in Rescaling:
-        layers += [(Equalized(*sizes, 3, 3, rescaling=rescaling), how) for sizes, how in (((5, 6), DIRECT), PACKS)]
+    for way, packs in PACKS.items():
+        layers += [(Equalized(*sizes, 3, 3, rescaling=way), how) for sizes, how in (((5, 6), DIRECT), (packs, PACKED))]
     layers += [(ConvWithStddev(7, 5, 3, 3), DIRECT)]
     for number, (layer, _) in enumerate(layers):
         initialize(layer, number, "layer")
