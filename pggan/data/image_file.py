@@ -243,10 +243,11 @@ def _orientation(image: Image.Image) -> Any:
     try:
         if "Raw profile type APP1" in info:  # older versions of ImageMagick write EXIF data under this name
             info.setdefault("Raw profile type exif", info["Raw profile type APP1"])
-        xmp = info.get("XML:com.adobe.xmp") or info.get("xmp", b"").decode("latin-1")
-        info["XML:com.adobe.xmp"] = xmp.replace("'", '"')  # Pillow finds no orientation in XMP data with single quotes
+        # Pillow finds no orientation in XMP data with single quotes or spaces.
+        xmp = info.pop("xmp", b"").decode("latin-1") + info.pop("XML:com.adobe.xmp", "")
+        in_xmp = re.search(r"tiff:Orientation\s*[=>]\s*[\"']?\s*(\d+)", xmp)
         Image.Exif().load(info.get("exif", b""))  # unlike `getexif`, this raises an error for damaged data
-        return Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
+        return Image.Image.getexif(image).get(ORIENTATION_TAG, int(in_xmp[1]) if in_xmp else 1)
     except Exception:  # damaged EXIF data raises nearly every type of error
         return None
 
