@@ -4,11 +4,10 @@ Source: Karras et al. 2019, appendix A (FFHQ), and Karras et al. 2018, appendix 
 """
 
 from math import floor
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageFilter
+from PIL import Image, ImageFilter, ImageStat
 
 from pggan.data.image_file import BadImage, Pixels, to_pil, to_pixels
 from pggan.data.writer import block_mean
@@ -48,21 +47,17 @@ def align_face(pixels: Pixels, landmarks: Landmarks, resolution: int) -> Pixels:
         raise BadImage(f"a face smaller than {resolution}x{resolution}")
     if side > MAX_SIDE_FACTOR * max(pixels.shape):
         raise BadImage("landmarks far outside the image")
-    shrink = floor(side / resolution / SUPERSAMPLING)
-    if shrink > 1:  # to save time, a photograph far larger than needed is scaled down first
-        height, width = (max(1, round(length / shrink)) for length in pixels.shape[:2])
-        scale = np.array([width / pixels.shape[1], height / pixels.shape[0]])
-        pixels = to_pixels(to_pil(pixels).resize((width, height), Image.Resampling.BOX))
-        square *= scale
-        side /= shrink
+    # To save time, a photograph far larger than needed is scaled down first.
+    size, shrink = np.array(pixels.shape[1::-1]), max(1, floor(side / resolution / SUPERSAMPLING))
+    reduced = np.maximum(1, np.round(size / shrink)).astype(int)
+    square *= reduced / size
+    side /= shrink
     border = max(round(side * 0.1), 3)
     low = np.floor(square.min(0)).astype(int) - border
     high = np.ceil(square.max(0)).astype(int) + border
-    pixels = _window(pixels, low, high, side)
-    square -= low
-    drawn = resolution * SUPERSAMPLING
-    quad = tuple((square + 0.5).flatten())
-    image = to_pil(pixels).transform((drawn, drawn), Image.Transform.QUAD, quad, Image.Resampling.BILINEAR)
+    window = _window(pixels, reduced, low, high, side)
+    drawn, quad = resolution * SUPERSAMPLING, tuple((square - low + 0.5).flatten())
+    image = window.transform((drawn, drawn), Image.Transform.QUAD, quad, Image.Resampling.BILINEAR)
     return block_mean(to_pixels(image), resolution)
 
 
@@ -70,25 +65,30 @@ def _turned(vector: Point) -> Point:
     return np.array([-vector[1], vector[0]])  # `vector` turned clockwise by 90 degrees, with the y axis pointing down
 
 
-def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) -> Pixels:
-    height, width, _ = pixels.shape
-    before, after = np.maximum(-low, 0), np.maximum(high - (width, height), 0)
-    inside = pixels[max(low[1], 0) : max(high[1], 0), max(low[0], 0) : max(high[0], 0)]
-    if not (before.any() or after.any()):
-        return inside
-    if not inside.size:
+def _window(pixels: Pixels, size: Point, low: Point, high: Point, side: float) -> Image.Image:
+    """Cut the part from `low` to `high` out of a photograph that is scaled down to `size`; all are (x, y) in pixels."""
+    before, after = np.maximum(-low, 0), np.maximum(high - size, 0)
+    start, end, whole = np.maximum(low, 0), np.minimum(high, size), np.array(pixels.shape[1::-1])
+    if (end <= start).any():
         raise BadImage("the face lies outside the image")
+    corners = np.stack([start, end]) * whole / size
+    left, top = first = np.floor(corners[0]).astype(int)
+    right, bottom = np.ceil(corners[1]).astype(int)
+    part, box = to_pil(pixels[top:bottom, left:right]), tuple((corners - first).flatten())
+    window = part.resize(end - start, Image.Resampling.BOX, box)
+    if not (before.any() or after.any()):
+        return window
     # Mirrored pixels surround the photograph: the farther out, the more blurred and mixed with the median colour.
     # In FFHQ's script, the amount of blur and mixing also depends on the width of the padding.
-    widths = ((before[1], after[1]), (before[0], after[0]), (0, 0))
+    inside, widths = to_pixels(window), ((before[1], after[1]), (before[0], after[0]), (0, 0))
     padded = np.pad(inside, widths, "reflect" if min(inside.shape[:2]) > 1 else "edge")
     lines = zip(inside.shape[:2], widths, strict=False)
     down, right = (np.pad(np.zeros(length), width, "linear_ramp", end_values=width) for length, width in lines)
     distance = np.maximum(down[:, None], right[None])  # distance of each pixel from the photograph
-    share = np.clip(distance / (0.3 * side), 0, 1)[:, :, None]
-    blurred = to_pixels(to_pil(padded).filter(ImageFilter.GaussianBlur(0.02 * side))).astype(float)
-    median = np.median(inside, axis=(0, 1))
-    mixed = padded + (blurred - padded) * np.clip(3 * share, 0, 1)
-    mixed += (median - mixed) * share
-    faded: Pixels = np.floor(mixed + 0.5).clip(0, 255).astype(np.uint8)
-    return faded
+    outside = distance > 0
+    share, mixed = (distance[outside] / (0.3 * side)).clip(0, 1)[:, None], padded[outside].astype(float)
+    blurred = to_pixels(to_pil(padded).filter(ImageFilter.GaussianBlur(0.02 * side)))
+    mixed += (blurred[outside] - mixed) * np.clip(3 * share, 0, 1)
+    mixed += (ImageStat.Stat(window).median - mixed) * share
+    padded[outside] = np.floor(mixed + 0.5).clip(0, 255)
+    return to_pil(padded)

@@ -45,7 +45,8 @@ KINDS = {
     rb"....ftyp(?!crx)|\x1a\x45\xdf\xa3|RIFF....AVI": "a video: export its frames as PNG",
     rb"\0\0\0\x0cJXL|\xff\x0a": f"JPEG XL: {CONVERT}",
     rb"%PDF": "PDF: export its pages as PNG",
-    rb"II[*+]\0|MM\0[*+]|....ftypcrx": f"TIFF or a camera's raw file: {CONVERT}",
+    rb"/annex/objects/": "a pointer of git-annex: run `git annex get`",
+    rb"II[*+U\x1a]\0|IIR[OS]|MM\0[*+]|FUJIFILMCCD|FOVb|\0MRM|....ftypcrx": f"TIFF or a camera's raw file: {CONVERT}",
     rb"\x93NUMPY": "an array of NumPy: save it as PNG",
     rb"\x1f\x8b|7z|Rar!|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd": "a compressed file: unpack it",
     rb"(\xef\xbb\xbf)?\s*(<\?xml.{,40}\?>\s*)?<(svg|!DOCTYPE svg)": f"SVG: {CONVERT}",
@@ -243,10 +244,11 @@ def _orientation(image: Image.Image) -> Any:
     try:
         if "Raw profile type APP1" in info:  # older versions of ImageMagick write EXIF data under this name
             info.setdefault("Raw profile type exif", info["Raw profile type APP1"])
-        xmp = info.get("XML:com.adobe.xmp") or info.get("xmp", b"").decode("latin-1")
-        info["XML:com.adobe.xmp"] = xmp.replace("'", '"')  # Pillow finds no orientation in XMP data with single quotes
+        # Pillow finds no orientation in XMP data with single quotes or spaces.
+        xmp = info.pop("xmp", b"").decode("latin-1") + info.pop("XML:com.adobe.xmp", "")
+        in_xmp = re.search(r"tiff:Orientation\s*[=>]\s*[\"']?\s*(\d+)", xmp)
         Image.Exif().load(info.get("exif", b""))  # unlike `getexif`, this raises an error for damaged data
-        return Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
+        return Image.Image.getexif(image).get(ORIENTATION_TAG, int(in_xmp[1]) if in_xmp else 1)
     except Exception:  # damaged EXIF data raises nearly every type of error
         return None
 

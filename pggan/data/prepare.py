@@ -61,8 +61,6 @@ def run(config: PrepareConfig) -> int:
     if options.crop == "faces":
         print(f"{pyramid.path / SHEET_FILE} shows the faces.")
         words += ["init_from=pretrained:portraits64"] * (pyramid.resolution >= 64)  # trained weights save training time
-    if source.table is not None and not classes:
-        print(f"The source has a table {source.table.name}. Set labels=true to use its labels.")
     places, run_dir = {"data.path": pyramid.path}, Path("outputs", pyramid.path.name)
     places |= {} if run_dir.exists() else {"run_dir": run_dir}  # a folder that exists may belong to another run
     print(next_command("train", *words, **places))
@@ -153,6 +151,8 @@ def _make(source: Source, destination: Path, options: Options, digest: str, work
                     write_sheet(directory, found)
                 (directory / REPORT_FILE).write_text(found.to_json(made_of=digest), "utf-8")
     found.show()
+    if source.table is not None and not class_names:
+        print(f"To use labels of {source.table.name}: labels=true (in training: data.labels=true).", file=sys.stderr)
 
 
 def write_sheet(directory: Path, found: Findings) -> None:

@@ -40,8 +40,9 @@ class Findings:
         if bad == total or (bad and on_bad == "stop"):
             remedy = "Repair or remove these files, or leave them out with on_bad=report."
             if bad == total:
-                remedy = "Repair the listed files, or give other images."
-                remedy += " For small images, give a smaller max_resolution= (in training: schedule.final_resolution=)."
+                remedy = "Give other images, or repair damaged ones."
+                if any("smaller than" in reason for reason in self.reasons.values()):
+                    remedy += " Or give a smaller max_resolution= (in training: schedule.final_resolution=)."
             raise UserError("\n".join([f"{bad} of {total} images cannot be used:", *_lines(self._bad())]), remedy)
 
     def show(self) -> None:

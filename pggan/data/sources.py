@@ -17,7 +17,7 @@ from zlib import crc32
 
 from pggan.core.errors import UserError
 from pggan.data.face_crop import Landmarks
-from pggan.data.image_file import EXTENSIONS, BadImage, ImageFile, ImageHeader, kind_of
+from pggan.data.image_file import EXTENSIONS, FORMATS, BadImage, ImageFile, ImageHeader, kind_of
 from pggan.data.pyramid import is_pyramid
 
 # Files with these extensions can't be read, but are reported as bad images, so that users notice the files.
@@ -134,7 +134,7 @@ def archive_source(path: Path) -> Source:
         with path.open("rb") as file:
             is_damaged = "not be opened" not in str(error) or re.search(r"(gz|bz2|xz): .+(checksum|zlib)", str(error))
             what = None if is_damaged else kind_of(file)
-        if path.suffix.lower() in EXTENSIONS:
+        if path.suffix.lower() in EXTENSIONS or (what or "").startswith(FORMATS):
             what = "one image: name its folder"
         problem = f"{path} can't be read as a zip or tar archive: {str(error).partition(':')[0]}."
         remedy = "download a damaged archive again." if what is None else f"this file is {what}."

@@ -70,7 +70,7 @@ def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> 
         if labels is True and source.table is not None:
             with source.table.file.open() as file:
                 content = file.read()
-        if isinstance(labels, str) or b'"labels"' in content:
+        if isinstance(labels, str) or re.search(rb'"labels"\s*:(?!\s*null)', content):  # null means no labels
             start = f"{PurePosixPath(source.table.name).parent}/" if labels is True and source.table is not None else ""
             whole = {entry.name.removeprefix(start): entry.name for entry in entries}
             found = {whole[name]: label for name, label in read_labels(content, [*whole]).items()}
@@ -118,7 +118,7 @@ def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
         if text in ("", "nan", "NaN"):
             continue
         number = float(text.replace(",", ".")) if NUMBER.fullmatch(text) else None
-        if isinstance(label, list) or (number is not None and not number.is_integer()):
+        if isinstance(label, list) or (number is not None and not number.is_integer()) or text.endswith(",000"):
             raise ValueError(f"{name} has the label {label}; a label has to be the name or the number of a class")
         if number is not None and re.search("[.,e]", text.lower()):
             text = str(int(number))  # 1.0 and 1 are the same class

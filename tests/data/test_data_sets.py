@@ -68,10 +68,7 @@ def test_fashion_mnist(tmp_path):
     source = open_source("torchvision:fashion_mnist", tmp_path)
     pyramid = prepared(source, tmp_path / "set", labels=True)
     assert (pyramid.images, pyramid.channels, pyramid.resolution) == (3, 1, 16)
-    assert (pyramid.class_names, [pyramid.class_names[label] for label in pyramid.labels]) == (
-        ["Sneaker", "Trouser"],
-        ["Sneaker", "Trouser", "Sneaker"],
-    )
+    assert (pyramid.class_names, pyramid.labels.tolist()) == (["Sneaker", "Trouser"], [0, 1, 0])
     sent = pickle.dumps(source.entries[2])  # as to another process: where to find it, not the set itself
     assert len(sent) < 1000
     data_sets._opened.cache_clear()
