@@ -76,8 +76,10 @@ def test_other_classes_keep_the_score_and_the_part_for_latents(checkpoint, befor
 
 
 def test_a_run_goes_on_at_its_newest_checkpoint_alone(run_dir):
-    for resume in (run_dir, run_dir / "checkpoints" / "000000160"):
+    folder = run_dir / "checkpoints"
+    for resume in ("auto", run_dir, folder / "000000160"):
         assert find_resume_point(str(resume), run_dir)[0].images == 160
-    for images in (64, 128):
-        with pytest.raises(UserError, match=f"{images:09d} is not the newest checkpoint"):
-            find_resume_point(str(run_dir / "checkpoints" / f"{images:09d}"), run_dir)
+    refused = {folder / f"{images:09d}": f"{images} is not the newest checkpoint" for images in (64, 128)}
+    for resume, problem in (refused | {"never": "resume=never does not allow"}).items():
+        with pytest.raises(UserError, match=problem):
+            find_resume_point(str(resume), run_dir)

@@ -54,6 +54,8 @@ def test_a_lower_level_is_the_rounded_mean_of_blocks_of_the_top_level(tmp_path):
             block = images[number, y * side : (y + 1) * side, x * side : (x + 1) * side, channel]
             expected[number, y, x, channel] = math.floor(sum(map(int, block.flat)) / side**2 + 0.5)
         np.testing.assert_array_equal(pyramid.read(resolution, np.arange(3)), expected)
+    white = write_pyramid(tmp_path / "white", np.full((1, 128, 128, 1), 255, np.uint8), {})
+    assert (white.read(4, np.arange(1)) == 255).all()  # sums of 1024 pixels take more than 16 bits
 
 
 # ---- damage and lies

@@ -11,7 +11,6 @@ from pggan.networks.networks import Discriminator
 from tests.definitions import LOSSES, WGAN_GP, variant
 from tests.networks.naive import normal
 
-EACH = pytest.mark.parametrize("name", LOSSES)
 SMALL = variant(resolution=8, channels=2, latent_size=4, fmap_base=8, fmap_max=4, stddev_group=2)
 
 
@@ -30,11 +29,13 @@ def close(found, expected):
 # ---- scores -------------------------------------------------------------------------------------------------
 
 
-@EACH
+@pytest.mark.parametrize("name", LOSSES)
 def test_terms_of_extreme_scores_are_finite(name):
     loss, far = LOSSES[name], torch.tensor([1e4, -1e4])
     for terms in (loss.d_terms(far, -far), loss.d_terms(-far, far), loss.g_terms(far, -far)):
         assert all(torch.isfinite(term).all() for term in terms.values())
+    lazy = dataclasses.replace(loss, reg_interval=8).penalties()
+    assert [one.weight for one in lazy] == [8 * one.weight for one in loss.penalties()]
 
 
 def test_signs_by_which_ada_adapts_p_are_those_of_scores_where_0_has_a_meaning_and_of_differences_elsewhere():

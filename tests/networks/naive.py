@@ -104,7 +104,8 @@ class Naive:
         self.values = {name: tensor.double().numpy() for name, tensor in network.state_dict().items()}
         self.group = network.architecture.stddev_group
         self.fused, self.blur = network.architecture.resampling is Resampling.fused, network.architecture.blur
-        self.residual, self.bilateral = network.architecture.residual, network.architecture.bilateral
+        self.residual = network.architecture.residual
+        self.bilateral = network.architecture.bilateral * (1 if network.training else 2)
 
     def layer(self, name, gain=HE):
         weight, bias = self.values[f"{name}.weight"], self.values[f"{name}.bias"]

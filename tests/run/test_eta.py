@@ -96,16 +96,16 @@ def train(times, *, spent=0.0, images=0, plan=None, stop=10**9):
         slower = times(now) if callable(times) else times
         images, now = images + phase.batch, now + phase.batch * slower * PHASE_TIMES.seconds_per_image[phase.index]
         if images % 160 == 0 and images < course.schedule.total:
-            limit.plan(images, now)
+            limit.plan(images, now, reserve=40.0)  # for the last evaluation
     return images, now, limit, [*phases.values()]
 
 
 @pytest.mark.parametrize("times", [0.2, 1.0, 1.5, 8.0, lambda now: 1.0 if now < 250 else 4.0])
 def test_the_end_comes_within_a_tenth_of_the_hours_and_the_rates_fall_towards_0(times):
     _, seconds, limit, phases = train(times)
-    assert seconds == pytest.approx(TRAINING_SHARE * 500, rel=0.07)
+    assert seconds == pytest.approx(TRAINING_SHARE * 500 - 40, rel=0.07)
     end, rate = limit.eta.course.schedule, TABLES["learning_rate_g"][4]
-    assert phases[-1].learning_rate_g < 0.12 * rate
+    assert phases[-1].learning_rate_g < 0.17 * rate
     assert end.decay_images == pytest.approx(1500 / 8000 * (end.total - end.phases[-1].start), abs=1)
     assert all(phase.learning_rate_g == rate for phase in phases if phase.index < 2)  # none falls while networks grow
 
@@ -131,6 +131,6 @@ def test_a_resumed_run_has_the_time_and_the_plan_that_are_left():
     found, wanted = with_plan(SCHEDULE, plan), limit.eta.course.schedule
     assert (found.phases, found.decay_images) == (wanted.phases, wanted.decay_images)
     _, rest, _, _ = train(2.0, spent=seconds, images=images, plan=plan)
-    assert seconds + rest == pytest.approx(TRAINING_SHARE * 500, rel=0.07)
+    assert seconds + rest == pytest.approx(TRAINING_SHARE * 500 - 40, rel=0.07)
     images, *_ = train(1.0, spent=1000.0, images=1584)  # no time is left: one tick
     assert images <= 1616

@@ -81,7 +81,7 @@ def test_where_memory_no_longer_suffices_the_run_goes_on_with_half_of_the_images
 
 def test_restarted_ranks_resume_their_run_although_resume_is_never(tiny_config, tmp_path, after_step):
     """With the smaller micro-batches of before; torchrun's store outlives the ranks."""
-    kept, failed = torch.distributed.HashStore(), []
+    kept, failed, compared = torch.distributed.HashStore(), [], {}
 
     def fail(state) -> None:
         if state.images in (8, 80) and state.images not in failed:
@@ -92,6 +92,7 @@ def test_restarted_ranks_resume_their_run_although_resume_is_never(tiny_config, 
     def start() -> int:
         config = tiny_config(f"run_dir={tmp_path}", "resume=never")
         group = ProcessGroup(RankInfo(0, 1, 0, 1), torch.device("cpu"), None, kept=kept)
+        group.require_equal_weights = compared.update
         return train.train(config, lambda resolution: Path(config.data.path), group)
 
     after_step(fail)
@@ -100,3 +101,4 @@ def test_restarted_ranks_resume_their_run_although_resume_is_never(tiny_config, 
     assert start() == 0
     assert "Resuming from 64 images" in (tmp_path / "train.log").read_text()
     assert "micro_batch_size: 4" in (tmp_path / "config.yaml").read_text()
+    assert {*compared} == {"G", "D"}

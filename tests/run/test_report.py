@@ -36,18 +36,11 @@ def test_lines_beyond_a_checkpoint_are_dropped_and_numbers_that_are_not_finite_a
     assert line["D/loss"] is None
 
 
-@pytest.fixture(scope="module")
-def board(finished_run):
-    return EventAccumulator(str(finished_run)).Reload()
-
-
-def test_phases_and_the_configuration_are_texts(board):
+def test_phases_and_the_configuration_are_texts_and_hyperparameters_a_row_that_ends_with_the_run(finished_run):
+    board = EventAccumulator(str(finished_run)).Reload()
     assert [event.step for event in board.Tensors("phases/text_summary")] == [1, 33, 65, 97, 129]
     (event,) = board.Tensors("run/configuration/text_summary")
     assert "\n    seed: 0\n" in event.tensor_proto.string_val[0].decode()
-
-
-def test_hyperparameters_are_a_row_that_ends_with_the_run(board):
     rows = board.PluginTagToContent(metadata.PLUGIN_NAME)
     start = metadata.parse_session_start_info_plugin_data(rows[metadata.SESSION_START_INFO_TAG])
     kinds = {name: start.hparams[name].WhichOneof("kind") for name in ("seed", "loss.name", "model.fmap_max")}

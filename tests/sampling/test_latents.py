@@ -102,7 +102,8 @@ def test_a_closed_path_passes_through_every_key_without_a_corner_and_is_the_same
     """
     path, h = partial(closed_spline, keys(7)), 1e-4
     at = torch.arange(7, dtype=torch.float64) / 7
-    torch.testing.assert_close(path(at), keys(7), atol=1e-6, rtol=1e-6)
+    film = path_through(keys(7), "loop", 14)  # which does not show its first frame again at its end
+    torch.testing.assert_close(film[::2], keys(7), atol=1e-6, rtol=1e-6)
     arriving, leaving = (path(at) - path((at - h) % 1)).double(), (path(at + h) - path(at)).double()
     cosine = torch.nn.functional.cosine_similarity(arriving, leaving)
     assert cosine.min() > 0.999  # a path of great circles turns by 60 degrees there: 0.5

@@ -28,7 +28,6 @@ LOSSES = {
     "logistic": Logistic(gamma=3.0, reg_interval=2),
     "relativistic": Relativistic(gamma=3.0, reg_interval=1),
 }
-EACH_LOSS = pytest.mark.parametrize("name", LOSSES)
 
 
 class PreciseRng(StepRng):
@@ -159,6 +158,7 @@ def test_two_steps_are_those_of_the_formulas(name, way, sizes, augmented):
         metrics = step(state, phase, reals, LOSSES[name], rng=PreciseRng, **WAYS[way])
         found = [metrics[f"{key}/loss"].item() for key in "DG"]
         assert found == pytest.approx([loss_d.item(), loss_g.item()], rel=1e-6, abs=1e-6)
+        assert metrics["scores/fakes"].shape == (12,)  # of all parts
     for network, expected in ((state.g.network, copies(g)), (state.d.network, copies(d)), (state.g_ema, average)):
         for key, weight in network.named_parameters():
             torch.testing.assert_close(weight.detach(), expected[key], rtol=0, atol=1e-7, msg=key)
@@ -176,7 +176,7 @@ def first_gradients(options, name, **changes):
     return found, metrics
 
 
-@EACH_LOSS
+@pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 0.2), (torch.float16, 0.08)])
 def test_gradients_in_half_precision_are_close_to_those_in_float32(name, dtype, bound):
     """Kinks make most of the difference: a share of the slopes that is in proportion to the root of a rounding."""
