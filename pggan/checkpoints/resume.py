@@ -63,6 +63,8 @@ def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
         alone = f"To resume the old run, give no other keys: pggan train run_dir={checkpoint.directory.parent.parent}."
         alone += " If the images have moved, add data.path=."
         remedy = f"{alone} For other networks, choose a new run_dir=; init_from= takes over the weights that fit."
+        if {line.partition(":")[0] for line in found} <= {"latent_size", "fmap_decay"}:  # once keys of pggan
+            remedy = "This version can't train the old networks; `pggan sample` still draws. Choose a new run_dir=."
         raise UserError(f"This run has other networks than {checkpoint.directory}: {'; '.join(found)}.", remedy)
 
 

@@ -23,7 +23,7 @@ from pggan.checkpoints.generator_file import STATE_FILE
 from pggan.checkpoints.read import CONFIG_FILE, checkpoints_of, has_checkpoints, run_of
 from pggan.cli.commands import COMMANDS, Command
 from pggan.config.defaults import default_values, saved_config
-from pggan.config.validation import alternatives, keys_of, kinds_of, named_tables
+from pggan.config.validation import alternatives, keys_of, kinds_of, named_tables, validated
 from pggan.config.values import flatten
 from pggan.config.withdrawn import withdrawal
 from pggan.core.errors import UserError, nearest, nearest_name, nearest_path
@@ -301,6 +301,11 @@ def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
         files = [directory / CONFIG_FILE, *(path / STATE_FILE for path in reversed(checkpoints_of(directory)))]
         if file := next(filter(Path.is_file, files), None):
             values = saved_config(file)
+            try:
+                validated(COMMANDS["train"].schema_type, values)
+            except UserError as error:
+                remedy = f"It still draws: pggan sample run={directory}. Begin a new run with init_from={directory}."
+                raise UserError(f"The run in {directory} can't be resumed: {error.problem}", remedy) from error
             if values.get("resume") == "never":  # resume=never is for the start of a run, not for its resuming
                 values["resume"] = "auto"
             for key, value in given.items():
