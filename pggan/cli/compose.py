@@ -32,13 +32,8 @@ from pggan.core.text import as_hydra_reads_it, key_of
 
 # Hydra must write no run directories and no logs, and must not change the working directory.
 OWN_SETTINGS = [
-    "hydra.job.name=pggan",
-    "hydra.output_subdir=null",
-    "hydra.run.dir=.",
-    "hydra.sweep.dir=outputs/multirun",
-    "hydra.sweep.subdir=.",
-    "hydra/hydra_logging=none",
-    "hydra/job_logging=none",
+    *("hydra.job.name=pggan", "hydra.output_subdir=null", "hydra.run.dir=.", "hydra.sweep.dir=outputs/multirun"),
+    *("hydra.sweep.subdir=.", "hydra/hydra_logging=none", "hydra/job_logging=none"),
 ]
 QUOTED = re.compile(r"'([^'\\]|\\.)*'|\"([^\"\\]|\\.)*\"", re.DOTALL)
 LIST = re.compile(r"[^\s,=(){}\[\]'\"]+(,[^\s,=(){}\[\]'\"]+)+")  # matches lists such as 1,5,9-12
@@ -47,10 +42,8 @@ CHOICE = re.compile(r"[\w./,\[\]-]*", re.ASCII)
 # If all given keys are in this set, and one is run_dir, `pggan train` resumes a run with its saved configuration.
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads", "data.path", "data.cache", "allow_changes"}
 # The flags of Hydra, without those that choose the main file, and without --experimental-rerun, which unpickles a file.
-FLAGS = {
-    **{"--cfg": "-c", "--config-dir": "-cd", "--info": "-i", "--multirun": "-m", "--package": "-p", "--run": "-r"},
-    **{"--shell-completion": "-sc", "--hydra-help": "", "--resolve": ""},
-}
+FLAGS = ["--cfg", "--config-dir", "--hydra-help", "--info", "--multirun", "--package", "--resolve", "--run"]
+SHORT_FLAGS = ["-c", "-cd", "-i", "-m", "-p", "-r", "-sc", "--shell-completion"]
 HEADER = "Begin the file with '# @package _global_', without a byte-order mark, or give its path: experiment=FILE.yaml."
 Task = Callable[[dict[str, Any], list[str]], int]  # a task maps a command's values and overrides to an exit code
 
@@ -80,7 +73,7 @@ def compose(name: str, overrides: list[str]) -> dict[str, Any]:
 def run_with_flags(command: Command, words: list[str], task: Task) -> int:
     """Run the command as a Hydra application, for flags such as --multirun; returns the exit code."""
     flags = [word for word in words if word.startswith("-")]
-    if unknown := next((flag for flag in flags if flag.partition("=")[0] not in {*FLAGS, *FLAGS.values()}), None):
+    if unknown := next((flag for flag in flags if flag.partition("=")[0] not in FLAGS + SHORT_FLAGS), None):
         raise no_flag(command, unknown, words[words.index(unknown) + 1 :])
     overrides = [word for word in words if "=" in word and word not in flags]
     names = {key_of(one) for one in overrides}

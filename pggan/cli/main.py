@@ -133,8 +133,7 @@ def run_arguments(arguments: list[str]) -> int:
     name = " ".join(arguments[:words])
     if name not in COMMANDS:
         raise UserError(f"There is no command '{name}'.", nearest(name, [*COMMANDS, "--help", "--version"]))
-    command = COMMANDS[name]
-    arguments = arguments[words:]
+    command, arguments = COMMANDS[name], arguments[words:]
     if {"--help", "-h", "help"} & {*arguments}:
         print(help_text(command, arguments), flush=True)
         return 0
