@@ -60,8 +60,8 @@ def path_of(called: set[CodeType]) -> list[str]:
 
 
 def test_the_path_from_latents_to_ds_gradients_is_that_of_the_document():
-    picture = (ROOT / "docs/design.md").read_text().split("```")[1]
-    named = re.findall(r"[\w/]+\.py", picture)
+    named = re.findall(r"[\w/]+\.py", (ROOT / "docs/design.md").read_text().split("```")[1])
+    assert all(any((folder / name).is_file() for folder in (ROOT, PACKAGE)) for name in named)
     path = path_of(traced())
     assert path == sorted(named[named.index("training/step.py") :])
     assert len(path) <= 9

@@ -64,6 +64,8 @@ def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
         alone = command_line("train", run_dir=run_of(checkpoint.directory))
         remedy = f"To resume the old run: {alone} (with data.path= if the images have moved). "
         remedy += "For other networks, choose a new run_dir=; init_from= takes over the weights that fit."
+        if {line.partition(":")[0] for line in found} <= {"latent_size", "fmap_decay"}:  # once keys of pggan
+            remedy = "This version can't train the old networks; `pggan sample` still draws. Choose a new run_dir=."
         raise UserError(f"This run has other networks than {checkpoint.directory}: {'; '.join(found)}.", remedy)
 
 

@@ -5,7 +5,6 @@ import os
 import re
 import sys
 import time
-from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -23,8 +22,8 @@ from yaml import YAMLError
 from pggan.checkpoints.generator_file import STATE_FILE
 from pggan.checkpoints.read import CONFIG_FILE, checkpoints_of, has_checkpoints, run_of
 from pggan.cli.commands import COMMANDS, Command
-from pggan.config.defaults import CONFIGS, default_values, saved_config
-from pggan.config.validation import alternatives, keys_of, kinds_of, named_tables
+from pggan.config.defaults import default_values, saved_config
+from pggan.config.validation import alternatives, keys_of, kinds_of, named_tables, validated
 from pggan.config.values import flatten
 from pggan.config.withdrawn import withdrawal
 from pggan.core.errors import UserError, nearest, nearest_name, nearest_path
@@ -33,13 +32,8 @@ from pggan.core.text import as_hydra_reads_it, key_of
 
 # Hydra must write no run directories and no logs, and must not change the working directory.
 OWN_SETTINGS = [
-    "hydra.job.name=pggan",
-    "hydra.output_subdir=null",
-    "hydra.run.dir=.",
-    "hydra.sweep.dir=outputs/multirun",
-    "hydra.sweep.subdir=.",
-    "hydra/hydra_logging=none",
-    "hydra/job_logging=none",
+    *("hydra.job.name=pggan", "hydra.output_subdir=null", "hydra.run.dir=.", "hydra.sweep.dir=outputs/multirun"),
+    *("hydra.sweep.subdir=.", "hydra/hydra_logging=none", "hydra/job_logging=none"),
 ]
 QUOTED = re.compile(r"'([^'\\]|\\.)*'|\"([^\"\\]|\\.)*\"", re.DOTALL)
 LIST = re.compile(r"[^\s,=(){}\[\]'\"]+(,[^\s,=(){}\[\]'\"]+)+")  # matches lists such as 1,5,9-12
@@ -47,6 +41,10 @@ WORD = re.compile(r"[\w./:+$@-]*", re.ASCII)  # matches values that need no quot
 CHOICE = re.compile(r"[\w./,\[\]-]*", re.ASCII)
 # If all given keys are in this set, and one is run_dir, `pggan train` resumes a run with its saved configuration.
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads", "data.path", "data.cache", "allow_changes"}
+# The flags of Hydra, without those that choose the main file, and without --experimental-rerun, which unpickles a file.
+FLAGS = ["--cfg", "--config-dir", "--hydra-help", "--info", "--multirun", "--package", "--resolve", "--run"]
+SHORT_FLAGS = ["-c", "-cd", "-i", "-m", "-p", "-r", "-sc", "--shell-completion"]
+HEADER = "Begin the file with '# @package _global_', without a byte-order mark, or give its path: experiment=FILE.yaml."
 Task = Callable[[dict[str, Any], list[str]], int]  # a task maps a command's values and overrides to an exit code
 
 # Maps names that other GAN programs use, such as `kimg`, to the keys of pggan with the same meaning.
@@ -65,7 +63,7 @@ SYNONYMS = {
 def compose(name: str, overrides: list[str]) -> dict[str, Any]:
     """Compose the values of the command `name` from `overrides`; raises UserError if Hydra can't compose them."""
     command = COMMANDS[name]
-    with plain_errors(ValueError):  # Hydra raises ValueError for loss=null
+    with plain_errors([ValueError]):  # Hydra raises ValueError for loss=null
         file, words = command.config_file, words_for_hydra(command, overrides)
         initialize = partial(hydra.initialize_config_dir, str(file.parent), version_base="1.3", job_name="pggan")
         with nullcontext() if GlobalHydra.instance().is_initialized() else initialize():
@@ -75,17 +73,18 @@ def compose(name: str, overrides: list[str]) -> dict[str, Any]:
 def run_with_flags(command: Command, words: list[str], task: Task) -> int:
     """Run the command as a Hydra application, for flags such as --multirun; returns the exit code."""
     flags = [word for word in words if word.startswith("-")]
-    for flag in flags:
-        if "=" in flag and not flag.startswith(("--cfg=", "--config-dir=", "--info=", "--package=")):
-            raise UserError(f"'{flag}' must not begin with dashes.", f"Leave out the dashes: {flag.lstrip('-')}")
+    if unknown := next((flag for flag in flags if flag.partition("=")[0] not in FLAGS + SHORT_FLAGS), None):
+        raise no_flag(command, unknown, words[words.index(unknown) + 1 :])
     overrides = [word for word in words if "=" in word and word not in flags]
     names = {key_of(one) for one in overrides}
     if command.name == "train" and "run_dir" not in names and names & {"hydra", "hydra/launcher"}:
         remedy = "Add run_dir= with a different directory for each job: run_dir='outputs/seeds/${seed}'"
-        raise UserError("Slurm may queue a job again, and the job then needs a run directory to resume from.", remedy)
+        raise UserError("A launcher may start a job again, and the job then needs a run directory to resume.", remedy)
     files = [one for one in overrides if named_file(one) is not None]
+    early: list[type[Exception]] = [ValueError]  # Hydra raises it before a job begins, such as for -m with --cfg
 
     def run(config: DictConfig) -> None:
+        early.clear()
         words = [one.removeprefix("++") for one in HydraConfig.get().overrides.task]
         given = [*files, *(one for one in words if key_of(one) in names.difference(map(key_of, files)))]
         with environment({STARTED_VARIABLE: str(time.time())}):  # each job of --multirun has hours= of its own
@@ -98,9 +97,9 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
     before, sys.argv = sys.argv, [sys.argv[0], *OWN_SETTINGS, *overrides, *rest]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # without this variable, Hydra prints a summary instead of raising errors
     if sys.version_info >= (3, 14):
-        argparse.ArgumentParser = ParserOfText  # type: ignore[misc]
+        argparse.ArgumentParser.add_argument = add_argument  # type: ignore[method-assign]
     try:
-        with plain_errors():
+        with plain_errors(early):
             file = command.config_file
             hydra.main(version_base="1.3", config_path=str(file.parent), config_name=file.stem)(run)()
     except SystemExit as end:
@@ -111,17 +110,18 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
 
 
 @contextmanager
-def plain_errors(*others: type[Exception]) -> Iterator[None]:
+def plain_errors(others: Sequence[type[Exception]]) -> Iterator[None]:
     """Inside the `with` block, turn errors of Hydra, and errors of the types `others`, into a UserError."""
     try:
         yield
     except OverrideParseException as error:
         raise unreadable(str(error.override)) from error
     except MissingConfigException as error:
-        group, _, choice = (error.missing_cfg_file or "").partition("/")
+        group, _, choice = (error.missing_cfg_file or "").rpartition("/")
         raise missing_choice(group, choice, error.options or []) from error
     except (HydraException, OmegaConfBaseException, YAMLError, *others) as error:
-        raise UserError(" ".join(str(error).split()), "See --help for the keys and their values.") from error
+        remedy = HEADER if "@experiment" in str(error) else "See --help for the keys and their values."
+        raise UserError(" ".join(str(error).split()), remedy) from error
 
 
 def unreadable(override: str) -> UserError:
@@ -129,6 +129,16 @@ def unreadable(override: str) -> UserError:
     remedy = "Write key=value, or a list without spaces: key=1,2,3. Quote a value with spaces: 'key={4: 16, 8: 8}'."
     problem = "can't be read" if "=" in override else "is no key=value"
     return UserError(f"'{override.removeprefix('++')}' {problem}.", remedy)
+
+
+def no_flag(command: Command, flag: str, following: Sequence[str]) -> UserError:
+    """The error for a `flag` that does not exist, such as --seeds; `following` are the words after it."""
+    key, is_given, value = flag.lstrip("-").partition("=")
+    remedy = f"Write keys without dashes: key=value. The flags are {', '.join(FLAGS)}."
+    if key in {*command.groups, *dict(keys_of(command.schema_type))}:
+        typed = [word for word in following[:1] if "=" not in word and not is_given]
+        remedy = f"Write {key}={''.join(typed) or value or 'VALUE'} instead of {' '.join([flag, *typed])}."
+    return UserError(f"There is no flag {flag}.", remedy)
 
 
 def missing_choice(group: str, choice: str, options: Sequence[str]) -> UserError:
@@ -157,13 +167,11 @@ def suggestion(command: Command, key: str) -> str:
     return f"{meant}It needs {' or '.join(having)}." if having else meant.rstrip()
 
 
-class ParserOfText(argparse.ArgumentParser):
-    """Converts Hydra's help objects to text, because argparse of Python 3.14 accepts only text."""
-
-    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
-        if options.get("help"):
-            options["help"] = str(options["help"])
-        return super().add_argument(*names, **options)
+def add_argument(parser: argparse.ArgumentParser, *names: Any, **options: Any) -> argparse.Action:
+    """Add an option with any object as help, such as Hydra's; argparse of Python 3.14 by itself accepts only text."""
+    if options.get("help"):
+        options["help"] = str(options["help"])
+    return super(argparse.ArgumentParser, parser).add_argument(*names, **options)
 
 
 def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool = False) -> list[str]:
@@ -211,14 +219,6 @@ def as_typed(value: str, kinds: tuple[Any, ...]) -> str:
     return f"[{','.join(items)}]" if is_list or takes_text else items[0]
 
 
-def with_marked_files(words: Sequence[str]) -> list[str]:
-    """If Hydra misreads a file's byte-order mark, replace experiment=NAME by experiment=PATH, which pggan reads."""
-    folders = [CONFIGS, *(Path(word.removeprefix("--config-dir=")) for word in words if word.find("=") in (-1, 12))]
-    files = {f"experiment={file.stem}": file for one in folders for file in one.glob("experiment/*.yaml")}
-    marked = {word for word in words if word in files and files[word].read_bytes().startswith(BOM_UTF8)}
-    return [f"experiment={files[word]}" if word in marked else word for word in words]
-
-
 def named_file(override: str) -> Path | None:
     """The path in an override `experiment=FILE.yaml`; None for every other override."""
     key, _, value = override.lstrip("+").partition("=")
@@ -260,6 +260,8 @@ def finished(command: Command, composed: DictConfig, overrides: Sequence[str]) -
     own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
     typed = {key_of(one) for one in overrides}
     values: dict[str, Any] = OmegaConf.to_container(own, resolve=True)  # type: ignore[assignment]
+    if "experiment" in values:
+        raise UserError("The file of experiment= sets no keys of pggan.", HEADER)
     if command.name == "train" and resumes(overrides):
         return own_config({key: value for key, value in flatten(values) if key in typed}) or values
     for table, choices in named_tables(command.schema_type).items():
@@ -292,6 +294,11 @@ def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
         files = [directory / CONFIG_FILE, *(path / STATE_FILE for path in reversed(checkpoints_of(directory)))]
         if file := next(filter(Path.is_file, files), None):
             values = saved_config(file)
+            try:
+                validated(COMMANDS["train"].schema_type, values)
+            except UserError as error:
+                remedy = f"It still draws: pggan sample run={directory}. Begin a new run with init_from={directory}."
+                raise UserError(f"The run in {directory} can't be resumed: {error.problem}", remedy) from error
             if values.get("resume") == "never":  # resume=never is for the start of a run, not for its resuming
                 values["resume"] = "auto"
             for key, value in given.items():

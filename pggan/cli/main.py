@@ -123,16 +123,21 @@ def run_arguments(arguments: list[str]) -> int:
     if "--version" in arguments:
         print(f"pggan {__version__}")
         return 0
+    if arguments[0] == "-sc" and "COMP_LINE" in os.environ:  # a shell completes a word of a `pggan` command
+        os.environ["COMP_LINE"] = line = os.environ["COMP_LINE"].partition(" ")[2]
+        if " " not in line:
+            print(*COMMANDS, sep="\n")
+            return 0
+        arguments = [line.partition(" ")[0], *arguments]
     words = 2 if " ".join(arguments[:2]) in COMMANDS else 1
     name = " ".join(arguments[:words])
     if name not in COMMANDS:
         raise UserError(f"There is no command '{name}'.", nearest(name, [*COMMANDS, "--help", "--version"]))
-    command = COMMANDS[name]
-    arguments = arguments[words:]
+    command, arguments = COMMANDS[name], arguments[words:]
     if {"--help", "-h", "help"} & {*arguments}:
         print(help_text(command, arguments), flush=True)
         return 0
-    from pggan.cli.compose import compose, run_with_flags, with_marked_files
+    from pggan.cli.compose import compose, run_with_flags
     from pggan.cli.recipe import with_choices
     from pggan.config.validation import validated
 
@@ -140,7 +145,6 @@ def run_arguments(arguments: list[str]) -> int:
         validated(command.schema_type, values)  # find mistakes before hours= spends minutes on measurements
         return run_command(command, with_choices(command, values, overrides))
 
-    arguments = with_marked_files(arguments)
     if any(argument.startswith("-") for argument in arguments):
         return run_with_flags(command, arguments, run)
     return run(compose(command.name, arguments), arguments)

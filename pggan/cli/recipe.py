@@ -65,10 +65,8 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
     if values["resume"] not in ("auto", "never"):
         raise UserError("hours= is for a new run, but resume= continues a run.", "Leave out one of them.")
     config = validated(TrainConfig, values)
-    if config.run_dir is None and config.grow is not None:
-        run_dir = beside(Path(config.grow))
-    else:
-        run_dir = choose_run_dir(config.run_dir, config.name)
+    is_beside = config.run_dir is None and config.grow is not None
+    run_dir = beside(Path(str(config.grow))) if is_beside else choose_run_dir(config.run_dir, config.name)
     file = run_dir / RECIPE_FILE
     if checkpoints_of(run_dir) and not file.exists():
         problem = f"run_dir={run_dir}: hours= is for a new run, but a run without hours= is already there."

@@ -22,7 +22,6 @@ Resolution = Literal[4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048]
 Images = Whole | dict[Resolution, Whole]
 Batches = Count | dict[Resolution, Count]
 Rates = NotNegative | dict[Resolution, NotNegative]
-
 Channels = Literal[1, 3, 4]  # grey, colour, with transparency
 
 FINGERPRINTS = {"efficientnet-lite0": "pggan.networks.efficientnet_lite0:backbone_fingerprint"}  # by model.features
@@ -289,7 +288,6 @@ class TrainConfig:
         from pggan.losses import build_loss
         from pggan.training.build import TrainerSettings
 
-        compute = self.compute
         return TrainerSettings(
             loss=build_loss(vars(self.loss)),
             ada_rampup_images=self.augmentation.rampup_images if isinstance(self.augmentation, AdaConfig) else None,
@@ -298,9 +296,9 @@ class TrainConfig:
             gradients=vars(self.gradients),
             elastic=self.elastic,
             elastic_chunks=self.distributed.elastic_chunks,
-            micro_batch_size=compute.micro_batch_size,
-            reference=compute.kernels == "reference",
-            cuda_graphs=compute.cuda_graphs != "off",
+            micro_batch_size=self.compute.micro_batch_size,
+            reference=self.compute.kernels == "reference",
+            cuda_graphs=self.compute.cuda_graphs != "off",
         )
 
 

@@ -4,13 +4,13 @@ from pggan.core.errors import UserError
 
 # {advice for the error message: names separated by spaces}.  A name is a withdrawn key, or a withdrawn group=choice.
 REMEDIES = {
-    "ADA always uses all transformations, and keeps the mean sign of D's scores of reals near 0.6.": "augmentation.blit"
-    " augmentation.colors augmentation.geometry augmentation.interval augmentation.p augmentation.target",
+    "ADA uses all transformations, and finds its own strength.": "augmentation.blit augmentation.cutout augmentation.p"
+    " augmentation.colors augmentation.geometry augmentation.interval augmentation.target augmentation.translation",
     "Use augmentation=ada instead.": "augmentation=diffaugment",
     "Films have constant speed, and path=walk is smoothed over 15 frames.": "axis constant_speed ease hold smoothness",
     "`pggan project` starts from the 4 of 1024 seeds whose images are most similar to the given image, "
     "and compares images by Laplacian pyramids.": "candidates distance starts",
-    "Directions are always principal components of 4x4 feature maps. Captions are always drawn.": "captions method",
+    "Directions are principal components of 4x4 feature maps, with captions.": "captions method negative positive",
     "compute.kernels=auto uses the fastest operations, and compute.kernels=reference the simplest.": "compute.compile"
     " compute.convolution compute.penalty convolutions penalties",
     "A smaller compute.micro_batch_size= saves memory.": "compute.activation_checkpointing data.device_budget_mib",

@@ -46,10 +46,14 @@ SLIPS = {
     "train schedule.batch={8": "can't be read",
     "bench stages=4, loss=x modle.fmap_max=4": "'model.fmap_max'",  # unknown keys come before all other mistakes
     # flags
-    "train --seed=3": "Leave out the dashes: seed=3",
-    "train data.path=nowhere --dry-run": "arguments: --dry-run",
+    "train --seed=3": "Write seed=3 instead of --seed=3.",
+    "sample --seeds 5": "Write seeds=5 instead of --seeds 5.",
+    "train -cn other": "There is no flag -cn.\n  Write keys without dashes",
+    "train -m --cfg job seed=1,2": "Only one of --run, --multirun",
     "train --multirun hydra=slurm seed=1,2": "Add run_dir=",
+    "train hydra/launcher=joblib run_dir=x -m": "There is no hydra/launcher=joblib.",
     "train --config-dir nope experiment=demo": "nope' not found",
+    "train --cfg=job loss=wgan": "'wgan_gp'",
     "train data.path=nowhere --multirun lr=1,2": "schedule.learning_rate_g",
     # keys that do not go together, or not with what is here
     "train hours=1 resume=elsewhere": "Leave out one of them",

@@ -142,13 +142,20 @@ def test_checkpoints_with_the_fingerprint_of_earlier_versions_resume(stopped, ti
     assert train.run(tiny_config(f"run_dir={stopped}")) == 0
 
 
-def test_a_run_with_a_value_of_a_withdrawn_key_that_no_longer_works_is_refused(stopped, tiny_config):
+def test_a_run_with_a_value_of_a_withdrawn_key_that_no_longer_works_is_refused(stopped, tiny_config, capsys):
     directory = newest_checkpoint(stopped)[0].directory
     header = json.loads((directory / "state.json").read_text())
     header["config"] |= {"optimizer": {"beta1": 0.5, "beta2": 0.99}}
     write_header(directory, header)
     with pytest.raises(UserError, match=r"no longer exist: optimizer\.beta1"):
         train.run(tiny_config(f"run_dir={stopped}"))
+    write_header(directory, {**header, "architecture": {**header["architecture"], "fmap_decay": 0.5}})
+    with pytest.raises(UserError, match="`pggan sample` still draws"):
+        train.run(tiny_config(f"run_dir={stopped}"))
+    config, old = stopped / "config.yaml", "augmentation: {name: diffaugment}"
+    config.write_text(config.read_text().replace("augmentation:\n  name: none", old))
+    assert main(["train", f"run_dir={stopped}"]) == 2
+    assert "diffaugment no longer exists.\n  It still draws" in capsys.readouterr().err
 
 
 def test_resume_with_a_path_continues_in_the_new_directory(stopped, tiny_config, tmp_path, after_step):
