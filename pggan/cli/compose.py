@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import time
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -22,7 +23,7 @@ from yaml import YAMLError
 from pggan.checkpoints.generator_file import STATE_FILE
 from pggan.checkpoints.read import CONFIG_FILE, checkpoints_of, has_checkpoints, run_of
 from pggan.cli.commands import COMMANDS, Command
-from pggan.config.defaults import default_values, saved_config
+from pggan.config.defaults import CONFIGS, default_values, saved_config
 from pggan.config.validation import alternatives, keys_of, kinds_of, named_tables, validated
 from pggan.config.values import flatten
 from pggan.config.withdrawn import withdrawal
@@ -44,7 +45,7 @@ RESUME_KEYS = {"run_dir", "resume", "devices", "threads", "data.path", "data.cac
 # The flags of Hydra, without those that choose the main file, and without --experimental-rerun, which unpickles a file.
 FLAGS = ["--cfg", "--config-dir", "--hydra-help", "--info", "--multirun", "--package", "--resolve", "--run"]
 SHORT_FLAGS = ["-c", "-cd", "-i", "-m", "-p", "-r", "-sc", "--shell-completion"]
-HEADER = "Begin the file with '# @package _global_', without a byte-order mark, or give its path: experiment=FILE.yaml."
+HEADER = "Begin the file with '# @package _global_', or give its path: experiment=FILE.yaml."
 Task = Callable[[dict[str, Any], list[str]], int]  # a task maps a command's values and overrides to an exit code
 
 # Maps names that other GAN programs use, such as `kimg`, to the keys of pggan with the same meaning.
@@ -217,6 +218,15 @@ def as_typed(value: str, kinds: tuple[Any, ...]) -> str:
     items = [os.path.expanduser(part.strip()) for part in parts if part]
     items = [item if WORD.fullmatch(item) and not takes_text else as_hydra_reads_it(item) for item in items]
     return f"[{','.join(items)}]" if is_list or takes_text else items[0]
+
+
+def with_marked_files(words: Sequence[str]) -> list[str]:
+    """If Hydra misreads a file's byte-order mark, replace experiment=NAME by experiment=PATH, which pggan reads."""
+    folders = [CONFIGS, *(Path(word.removeprefix("--config-dir=")) for word in words if word.find("=") in (-1, 12))]
+    files = {f"experiment={file.stem}": file for one in folders for file in one.glob("experiment/*.yaml")}
+    found = [files.get(word.replace("=[", "=").removesuffix("]")) for word in words]
+    marked = [file is not None and file.read_bytes().startswith(BOM_UTF8) for file in found]
+    return [f"experiment={file}" if is_so else word for word, file, is_so in zip(words, found, marked, strict=True)]
 
 
 def named_file(override: str) -> Path | None:

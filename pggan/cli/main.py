@@ -137,7 +137,7 @@ def run_arguments(arguments: list[str]) -> int:
     if {"--help", "-h", "help"} & {*arguments}:
         print(help_text(command, arguments), flush=True)
         return 0
-    from pggan.cli.compose import compose, run_with_flags
+    from pggan.cli.compose import compose, run_with_flags, with_marked_files
     from pggan.cli.recipe import with_choices
     from pggan.config.validation import validated
 
@@ -145,6 +145,7 @@ def run_arguments(arguments: list[str]) -> int:
         validated(command.schema_type, values)  # find mistakes before hours= spends minutes on measurements
         return run_command(command, with_choices(command, values, overrides))
 
+    arguments = with_marked_files(arguments)
     if any(argument.startswith("-") for argument in arguments):
         return run_with_flags(command, arguments, run)
     return run(compose(command.name, arguments), arguments)
