@@ -34,8 +34,7 @@ def test_a_recipe_may_begin_with_a_byte_order_mark(own, recipe, monkeypatch, cap
     assert "a multiple of 4" in capsys.readouterr().err
     monkeypatch.setattr("pggan.cli.main.run_command", lambda command, values: print(values["name"], values["seed"]))
     main(words)
-    assert capsys.readouterr().out == "mine 6
-"
+    assert capsys.readouterr().out == "mine 6\n"
 
 
 def test_info_shows_where_the_configuration_comes_from():
