@@ -29,7 +29,7 @@ from pggan.config.values import flatten
 from pggan.config.withdrawn import withdrawal
 from pggan.core.errors import UserError, nearest, nearest_name, nearest_path
 from pggan.core.process import STARTED_VARIABLE, environment
-from pggan.core.text import as_hydra_reads_it, key_of
+from pggan.core.text import as_hydra_reads_it, command_line, key_of
 
 # Hydra must write no run directories and no logs, and must not change the working directory.
 OWN_SETTINGS = [
@@ -307,7 +307,7 @@ def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
             try:
                 validated(COMMANDS["train"].schema_type, values)
             except UserError as error:
-                remedy = f"It still draws: pggan sample run={directory}. Begin a new run with init_from={directory}."
+                remedy = f"It still draws: {command_line('sample', run=directory)} (a new run can begin with it: init_from=)."
                 raise UserError(f"The run in {directory} can't be resumed: {error.problem}", remedy) from error
             if values.get("resume") == "never":  # resume=never is for the start of a run, not for its resuming
                 values["resume"] = "auto"

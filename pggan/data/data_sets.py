@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pggan.core.errors import UserError, nearest, nearest_path
+from pggan.core.text import command_line
 from pggan.data.image_file import ImageFile, ImageHeader
 from pggan.data.pyramid import INDEX_FILE, is_pyramid
 from pggan.data.sources import Entry, Source, archive_source, folder_source
@@ -29,7 +30,8 @@ def open_source(source: str, cache: str | Path = "data") -> Source:
         moved = f"If a run's images have moved, add data.path={new} (for pggan evaluate: data={new})."
         raise UserError(f"{source} does not exist.", f"{remedy} {moved}")
     if is_pyramid(Path(source)):
-        raise UserError(f"{source} is prepared already.", f"Train on it: pggan train data.path={source}")
+        train = command_line("train", **{"data.path": source})
+        raise UserError(f"{source} is prepared already.", f"Train on it: {train}")
     return (folder_source if Path(source).is_dir() else archive_source)(Path(source))
 
 

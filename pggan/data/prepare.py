@@ -110,7 +110,7 @@ def training_pyramid(
     digest = digest_of(source, options)[:12]  # changed images get another digest, and so another directory
     cached = Path(cache, f"{Path(str(source.description['name'])).name}-{resolution}px-{digest}")
     if not any(cached.glob("*")):
-        print(f"The images of {path} become a dataset for this run and later runs: {cached}.", file=sys.stderr)
+        print(f"The images of {path} become a dataset for this run and later runs:\n  {cached}", file=sys.stderr)
         prepare(source, cached, options)
     return cached
 

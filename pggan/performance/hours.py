@@ -15,7 +15,7 @@ from pggan.core.devices import choose_device, configure_process, count_devices, 
 from pggan.core.errors import UserError
 from pggan.core.process import threads_per_rank
 from pggan.core.schedule import PerResolution, value_at
-from pggan.core.text import Log, duration
+from pggan.core.text import Log, command_line, duration
 from pggan.data.data_sets import open_source
 from pggan.data.image_file import ImageHeader, usable_side
 from pggan.data.pyramid import ImagePyramid, is_pyramid
@@ -193,8 +193,9 @@ def facts_of_files(config: DataConfig, path: str) -> DataFacts:
     if not sides:
         problem = f"None of the {len(entries):,} image files in {path} can be used."
         problem += " No face was found." * (finds_faces and not headers)
+        why = command_line("prepare", source=path, crop=config.crop, dest="data/new")
         needed = f"Give PNG, JPEG, WebP or AVIF images of at least {MIN_RESOLUTION}x{MIN_RESOLUTION} pixels."
-        raise UserError(problem, f"{needed} To see why: pggan prepare source={path} crop={config.crop} dest=data/new")
+        raise UserError(problem, f"{needed} To see why: {why}")
     resolution = 1 << (sides[int(SMALL_SHARE * len(sides))].bit_length() - 1)
     large = sum(side >= resolution for side in sides)
     note = f"{len(entries):,} image files, {large / len(sides):.0%} of them at least {resolution} pixels wide and high"

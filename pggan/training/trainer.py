@@ -112,6 +112,6 @@ class Trainer:
         eager = {"cuda_graphs": "off"} if self.capture else None  # captured steps need more memory than eager steps
         raise StepFailed(
             f"Out of memory at {spec.resolution}x{spec.resolution} with micro-batches of {size} images.",
-            "Use smaller networks, or a device with more memory.  The same command resumes from the last checkpoint.",
+            "Use smaller networks, or a device with more memory.  With run_dir=, training resumes.",
             {"micro_batch_size": smaller} if smaller < size else eager,
         )

@@ -43,7 +43,7 @@ def test_a_folder_is_prepared_into_the_cache_once_and_again_after_a_change(photo
     assert (pyramid.images, pyramid.resolution, pyramid.channels) == (4, 16, 3)
     assert (pyramid.class_names, pyramid.labels.tolist()) == (["a", "b"], [0, 0, 1, 1])
     assert pyramid.path.parent == tmp_path / "cache"
-    assert f"{photos} become a dataset for this run and later runs: {pyramid.path}." in capsys.readouterr().err
+    assert f"{photos} become a dataset for this run and later runs:\n  {pyramid.path}\n" in capsys.readouterr().err
     assert opened(tmp_path, 16, photos, labels=True).path == pyramid.path
     for file in pyramid.path.iterdir():
         file.unlink()  # it is made again in the empty folder

@@ -67,7 +67,7 @@ def test_machines_that_share_a_disk_prepare_the_images_once(ranks, settings, por
     shared = [*settings, f"data.path={photos}", f"data.cache={cache}", "schedule.total_images=8"]
     ended = ranks(shared, shared, master_port=port, alone=True)
     require_done(ended)
-    assert "".join(rank.output for rank in ended).count(" for this run and later runs: ") == 1
+    assert "".join(rank.output for rank in ended).count(" for this run and later runs:") == 1
     assert len([path for path in cache.iterdir() if path.is_dir()]) == 1
 
 
