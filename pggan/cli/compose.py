@@ -307,7 +307,7 @@ def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
             try:
                 validated(COMMANDS["train"].schema_type, values)
             except UserError as error:
-                remedy = f"It still draws: {command_line('sample', run=directory)} (a new run can begin with it: init_from=)."
+                remedy = f"It draws: {command_line('sample', run=directory)}. init_from= begins a new run with it."
                 raise UserError(f"The run in {directory} can't be resumed: {error.problem}", remedy) from error
             if values.get("resume") == "never":  # resume=never is for the start of a run, not for its resuming
                 values["resume"] = "auto"
