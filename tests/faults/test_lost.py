@@ -125,6 +125,7 @@ def test_lost_ranks_come_back_and_the_run_ends_as_if_nothing_had_been(undisturbe
     before = training(victim)
     os.kill(before[0], signal.SIGSTOP)
     before = recovered(victim, before)
+    until(victim, lambda: checkpoints_of(victim.run_dir))
     until(victim, lambda: list((victim.run_dir / "checkpoints").glob(".partial-*")))
     os.kill(before[0], signal.SIGKILL)
     assert victim.process.wait(120) == 1
