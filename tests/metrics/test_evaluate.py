@@ -46,8 +46,9 @@ def test_every_metric_has_numbers_by_names_with_extractor_and_count(finished_run
 def test_a_metric_takes_all_the_reals_there_are_and_is_left_out_where_it_has_no_number(finished_run, toy_data, alone):
     """And FID takes more fakes where the user says so, as the published numbers of small sets do."""
     assert {"fid@pixels-48", "kid@pixels-48"} <= set(evaluated(finished_run, toy_data, ["fid", "kid"], alone).values)
-    found = evaluated(finished_run, toy_data, ["fid", "kid"], alone, 60)
-    assert {"fid@pixels-60", "kid@pixels-48"} <= set(found.values)
+    found = evaluated(finished_run, toy_data, ["fid", "kid", "swd"], alone, 60)
+    assert {"fid@pixels-60", "kid@pixels-48", "swd/16@patches-48"} <= set(found.values)
+    assert evaluated(finished_run, toy_data, ["fid"], alone, 60).values.items() <= found.values.items()
     found = evaluated(finished_run, toy_data, ["swd", "kid"], alone, 16, resolution=4)
     assert set(found.values) == {"kid@pixels-16", "kid_floor@pixels-8"}
 

@@ -66,8 +66,9 @@ def test_an_alarm_holds_as_long_as_its_numbers_and_is_said_once_per_resolution()
 
 
 def test_while_learning_rates_fall_d_may_know_nearly_all_reals():
-    high = QUIET | {"health/reals_sign": 0.95}
-    assert raised(Alarms(0.8), [high] * 12)[0] == [*[[]] * 11, ["overfitting"]]
+    alarms, high = Alarms(0.8), QUIET | {"health/reals_sign": 0.95}
+    for resolution in (32, 64):  # where scores begin anew
+        assert raised(alarms, [high] * 12, resolution)[0] == [*[[]] * 11, ["overfitting"]]
     assert raised(Alarms(0.8), [high | {"rates_fall": 1.0}] * 20)[1] == []
     assert raised(Alarms(0.96), [high] * 20)[1] == []
 

@@ -23,8 +23,7 @@ def test_a_resumed_run_has_no_grid_twice(finished_run, tiny_config, tmp_path, ca
     found = [*grids_in(folder).values()]
     assert [facts.images for facts in found] == list(range(0, 161, 8))
     hours = [facts.hours for facts in found]
-    assert hours == sorted(hours)
-    assert hours[-1] > 0
+    assert hours == sorted(hours) != [0] * len(hours)
     assert not (tmp_path / "samples" / "fakes-000000112.png").exists()
     assert "warning: Embedding dir exists" not in capsys.readouterr().out
 
