@@ -42,7 +42,7 @@ from pggan.training.timing import StepTimes
 CALIBRATION_SECONDS = 120.0  # With calibrate=true, steps are timed for at most 120 seconds.
 PROCESSES = (1, 2, 4, 8, 16, 64, 256)  # numbers of ranks that the scaling table has by default
 UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
-ERRORS = {"predicted": "predicted by a formula fitted to an H200", "expected": "±25 %", "measured": "±10 %"}
+ERRORS = {"predicted": "predicted", "expected": "±25 %", "measured": "±10 %"}
 DGC_RATIO = 0.1  # share of gradient entries that DGC (deep gradient compression) sends by default
 
 
