@@ -101,7 +101,8 @@ def test_bad_input_ends_training_with_2_and_leaves_nothing(
     (tmp_path / "broken").symlink_to("nowhere")
     make_pyramid(tmp_path / "lost")
     (tmp_path / "lost" / "index.json").unlink()
-    make_pyramid(tmp_path / "cache" / "gone-16px-0123")  # of images that are not there any more
+    for digest in ("0456", "0123"):
+        make_pyramid(tmp_path / "cache" / f"gone-16px-{digest}")  # of images that are not there any more
     name, *keys = words.split()
     overrides = [*tiny_overrides, f"data.path={tmp_path / name}", f"data.cache={tmp_path / 'cache'}", *keys]
     if keys:
