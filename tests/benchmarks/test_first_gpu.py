@@ -6,13 +6,11 @@ import torch
 from benchmarks.first_gpu import table
 from benchmarks.gradients import BOUNDS, CASES, errors
 
-CPU = torch.device("cpu")
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_gradients_on_a_cpu_are_those_of_the_file_up_to_their_rounding(precision):
-    found = errors(CPU, precision)
+    found = errors(torch.device("cpu"), precision)
     assert len(found) == 2 * len(CASES)
     assert all(error < BOUNDS[precision][name[-1]] for name, error in found.items())
     if precision == "fp32":

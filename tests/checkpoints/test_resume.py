@@ -11,8 +11,7 @@ from pggan.core.architecture import Resampling, Stem
 from pggan.core.errors import UserError
 from pggan.networks.networks import Discriminator, Generator, initialize
 
-# Another value of numbers that layers of one resolution depend on, and of others.
-OTHER_KIND = {"fmap_max": 4, "resampling": Resampling.unfused}
+# Other values of fields in which two runs' networks may differ.
 SAME_KIND = {"resolution": 32, "channels": 1, "num_classes": 3, "bilateral": 4, "stem": Stem.unit_bias}
 
 
@@ -24,7 +23,7 @@ def checkpoint(finished_run):
 
 @pytest.mark.parametrize("place", ["", "generator.safetensors"])
 def test_weights_of_networks_of_another_kind_are_refused_with_what_differs(finished_run, checkpoint, place):
-    for field, value in OTHER_KIND.items():
+    for field, value in (("fmap_max", 4), ("resampling", Resampling.unfused)):
         ours, before = replace(checkpoint.architecture, **{field: value}), getattr(checkpoint.architecture, field)
         with pytest.raises(UserError) as caught:
             load_weights(str(finished_run / place), ours)

@@ -140,5 +140,7 @@ def test_a_lock_is_held_by_one_descriptor(tmp_path):
     with (tmp_path / "lock").open("w") as one, (tmp_path / "lock").open("w") as other:
         assert try_lock(one.fileno())
         assert not try_lock(other.fileno())
+        closed = one.fileno()
         one.close()
         assert try_lock(other.fileno())
+        assert try_lock(closed)  # fails with an OSError, as a file system without locks does

@@ -40,8 +40,8 @@ def test_images_are_stored_in_the_order_of_their_paths(folder, tmp_path, workers
 
 
 def test_the_resolution_is_the_largest_that_suits_every_image(tmp_path):
-    save(tmp_path / "photos/a.png", 0, side=40)
-    save(tmp_path / "photos/b.png", 1, side=33)
+    for number, side in enumerate([64] * 10 + [33]):
+        save(tmp_path / f"photos/{number}.png", number, side=side)
     assert prepared(tmp_path / "photos", tmp_path / "set").resolution == 32
     assert prepared(tmp_path / "photos", tmp_path / "chosen", max_resolution=8).resolution == 8
 

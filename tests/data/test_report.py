@@ -67,7 +67,6 @@ COMMENTED = encoded(photo(), "PNG", pnginfo=COMMENT)
 
 LINEAR = PngInfo()
 LINEAR.add(b"gAMA", struct.pack(">I", 100_000))
-GAMMA = encoded(photo(), "PNG", pnginfo=LINEAR)
 CMYK = encoded(photo(3).convert("CMYK"), "JPEG")
 PROGRESSIVE = encoded(photo(), "JPEG", quality=90, progressive=True)
 TABLES = JPEG.index(b"\xff\xdb")
@@ -123,7 +122,7 @@ LEFT_OUT = {
 
 # What is used, and noted.
 NOTED = {
-    "linear.png": (GAMMA, "a gamma other than sRGB's, ignored"),
+    "linear.png": (encoded(photo(), "PNG", pnginfo=LINEAR), "a gamma other than sRGB's, ignored"),
     **{name: (content, "a faulty JPEG file with intact pixels") for name, content in ODD.items()},
     "comment.png": (flipped_bit(COMMENTED, COMMENTED.index(b"Comment") + 9), "a faulty PNG file with intact pixels"),
     "cmyk.jpg": (CMYK, "CMYK, converted to RGB"),

@@ -21,8 +21,6 @@ from pggan.run.summary import records_of
 from pggan.training.trainer import Trainer
 from tests.processes import free_ports, in_processes, set_port, values_of
 
-TRAINABLES = {"G": "g", "D": "d"}
-
 
 @pytest.fixture
 def poison(after_step):
@@ -38,7 +36,7 @@ def poison(after_step):
             hooks.clear()
             if first - 8 <= state.images < last and poisoned.count(state.images) < times:
                 poisoned.append(state.images)
-                parameters = getattr(state, TRAINABLES[trainable]).network.parameters()
+                parameters = getattr(state, trainable.lower()).network.parameters()
                 hooks.extend(parameter.register_hook(lambda gradient: gradient * value) for parameter in parameters)
 
         after_step(watch)

@@ -21,11 +21,10 @@ from pggan.sampling.trained_generator import load
 from tests.processes import in_processes, values_of
 
 FAST = ["device=cpu", "extractor=pixels", "count=20"]
-CPU = torch.device("cpu")
 
 
 def evaluated(run, data, metrics, group, count=None, *, features=None, extractor="pixels", **stage):
-    generator, evaluator = load(str(run), "cpu"), Evaluator(metrics, extractor, CPU, count=count)
+    generator, evaluator = load(str(run), "cpu"), Evaluator(metrics, extractor, torch.device("cpu"), count=count)
     generator.network.architecture = replace(generator.network.architecture, features=features)
     settings = generator.settings(**stage)
     return evaluator.evaluate(generator.network, settings, ImagePyramid(data), group=group)

@@ -9,7 +9,6 @@ from pggan.ops.elementwise import activate_and_normalize, fade, pixel_norm
 from pggan.ops.filters import bilateral
 from tests.networks.naive import normal
 
-DOUBLE = torch.float64
 HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 LARGE = pytest.mark.parametrize("factor", [1e-3, 1.0, 250.0])  # squares leave float16's range at both ends
 ONCE = {  # differentiable once, on one of two shapes
@@ -21,7 +20,7 @@ ONCE = {  # differentiable once, on one of two shapes
 @pytest.mark.parametrize("name", ONCE)
 def test_written_gradients_are_those_of_finite_differences_and_of_the_plain_twin(name):
     function, shape = ONCE[name]
-    x, found = normal(*shape, dtype=DOUBLE).requires_grad_(), []
+    x, found = normal(*shape, dtype=torch.float64).requires_grad_(), []
     assert torch.autograd.gradcheck(lambda x: function(x.clone()), x)
     for reference in (False, True):
         with switched(reference=reference):

@@ -13,7 +13,7 @@ from pggan.core.rng import StepRng
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
 from pggan.losses.base import Reals
-from pggan.performance.costs import CARDS, Cluster, CostCounter, Link, Load, Reduction, Scaling
+from pggan.performance.costs import CARDS, NCCL_BYTES, Cluster, CostCounter, Link, Load, Reduction, Scaling
 from pggan.training.build import build_trainer
 from pggan.training.timing import StepTimes
 from tests.composed import train_config
@@ -91,6 +91,9 @@ def test_a_card_elsewhere_is_predicted_by_what_one_has_shown(plan_of):
     assert plan["hardware"] == {"device": "h200", "name": "NVIDIA H200"}
     assert plan["watts"] == 700
     assert 2**30 < plan["total"]["memory_bytes"] < plan["total"]["device_memory_bytes"]
+    ranks = [], ["distributed.nnodes=2", "distributed.rdzv_endpoint=a:1"]
+    one, two = (plan_of("device=h200", *words)["total"]["memory_bytes"] for words in ranks)
+    assert two - one == NCCL_BYTES
 
 
 def times_on(card, schedule):

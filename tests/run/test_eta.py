@@ -80,7 +80,6 @@ SCHEDULE = Schedule(
     **TABLES,
 )
 PHASE_TIMES = PhaseTimes((0.01, 0.04, 0.04), measured=frozenset({4}))
-HOURS = 500 / 3600
 
 
 def train(times, *, spent=0.0, images=0, plan=None, stop=10**9):
@@ -90,7 +89,7 @@ def train(times, *, spent=0.0, images=0, plan=None, stop=10**9):
     """
     course, now, phases = Course(with_plan(SCHEDULE, plan or {})), 0.0, {}
     eta = Eta(course, PHASE_TIMES, images, now)
-    limit = TimeLimit(HOURS, eta, now - spent, SCHEDULE)
+    limit = TimeLimit(500 / 3600, eta, now - spent, SCHEDULE)
     while images < course.schedule.total and images < stop:
         phases[images] = phase = course.at(images)
         slower = times(now) if callable(times) else times

@@ -8,8 +8,6 @@ from pggan.run import train
 from pggan.training import timing
 from pggan.training.timing import StepTimes, nearest
 
-CPU = torch.device("cpu")
-
 
 def test_resolutions_that_were_not_measured_are_scaled_as_the_nearest_that_was():
     assert [nearest({4: 7.0, 16: 3.0}, side) for side in (4, 8, 16, 128)] == [7.0, 7.0, 3.0, 3.0]
@@ -17,7 +15,7 @@ def test_resolutions_that_were_not_measured_are_scaled_as_the_nearest_that_was()
 
 
 def phase_times_of(config, **options):
-    times = StepTimes(config.trainer_settings(), config.model.architecture(16, 3, 0), CPU)
+    times = StepTimes(config.trainer_settings(), config.model.architecture(16, 3, 0), torch.device("cpu"))
     return times.of_phases(config.schedule.build(), **options)
 
 
