@@ -74,7 +74,9 @@ def read(path: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(path) as package:
             members = [member for member in package.getmembers() if member.name.startswith(f"{FOLDER}/")]
-            package.extractall(folder, members, filter="data")
+            package.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2 has no filters
+            for member in members:
+                package.extract(member, folder)
         found: dict[str, Any] = json.loads(output_of(["node", "--eval", READ], Path(folder) / FOLDER))
     return found
 

@@ -224,9 +224,8 @@ def with_marked_files(words: Sequence[str]) -> list[str]:
     """If Hydra misreads a file's byte-order mark, replace experiment=NAME by experiment=PATH, which pggan reads."""
     folders = [CONFIGS, *(Path(word.removeprefix("--config-dir=")) for word in words if word.find("=") in (-1, 12))]
     files = {f"experiment={file.stem}": file for one in folders for file in one.glob("experiment/*.yaml")}
-    found = [files.get(word.replace("=[", "=").removesuffix("]")) for word in words]
-    marked = [file is not None and file.read_bytes().startswith(BOM_UTF8) for file in found]
-    return [f"experiment={file}" if is_so else word for word, file, is_so in zip(words, found, marked, strict=True)]
+    marked = {name: f"experiment={file}" for name, file in files.items() if file.read_bytes().startswith(BOM_UTF8)}
+    return [marked.get(word.replace("=[", "=").removesuffix("]"), word) for word in words]
 
 
 def named_file(override: str) -> Path | None:

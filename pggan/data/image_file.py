@@ -218,8 +218,9 @@ def _mended_jpeg(content: bytes, mode: str) -> bytes:
     """Remove harmless faults from a JPEG file; they could hide serious ones: libjpeg reports only the first fault."""
     # JFIF version and colour transform become known ones.  Metadata, stray bytes and zeros after pixels are removed.
     parts, place, missing = [content[:2]], 2, {(0, 0)}  # `missing`: incomplete DCT coefficients (component, number)
-    transform = b"\2" if mode == "CMYK" else b"\1"  # what libjpeg assumes for an unknown colour transform
+    transform, stray = b"\2" if mode == "CMYK" else b"\1", b""  # what libjpeg assumes for an unknown colour transform
     while (found := MARKER.search(content, place)) and found[1] != b"\xd9":
+        stray += content[place : found.start()].strip(b"\0\xff")
         place = found.end() + int.from_bytes(content[found.end() : found.end() + 2])
         segment = b"\xff" + found[1] + content[found.end() : place]
         if found[1] not in b"\xe1\xe2\xe3\xe4\xe5\xe6\xe7\xe8\xe9\xea\xeb\xec\xed\xef\xfe":
@@ -232,8 +233,12 @@ def _mended_jpeg(content: bytes, mode: str) -> bytes:
             if bits & 15 == 0:  # with the lowest bits that this scan has, its DCT coefficients are complete
                 missing -= {(name, number) for name in segment[5:-3:2] for number in range(first, last + 1)}
             after = MARKER.search(content, place)
-            pixels = content[place : after.start() if after else None].rstrip(b"\0")
+            end = after.start() if after else len(content)
+            pixels, place = content[place:end].rstrip(b"\0"), end
             parts.append(pixels + b"\0" * pixels.endswith(b"\xff"))  # in JPEG pixel data, a byte ff is stored as ff 00
+    stray += content[place : found.start() if found else None].strip(b"\0\xff")
+    if stray and (missing or len(stray) > 16):  # A lost scan or a lost table leaves such bytes.
+        return content
     # A missing end marker is added only if `missing` is empty.  If the last scan is cut, libjpeg reports an error.
     return b"".join([*parts, b"\xff\xd9" * (found is not None or not missing)])
 
@@ -244,9 +249,9 @@ def _orientation(image: Image.Image) -> Any:
     try:
         if "Raw profile type APP1" in info:  # older versions of ImageMagick write EXIF data under this name
             info.setdefault("Raw profile type exif", info["Raw profile type APP1"])
-        # Pillow finds no orientation in XMP data with single quotes or spaces.
-        xmp = info.pop("xmp", b"").decode("latin-1") + info.pop("XML:com.adobe.xmp", "")
-        in_xmp = re.search(r"tiff:Orientation\s*[=>]\s*[\"']?\s*(\d+)", xmp)
+        # Pillow finds no orientation in XMP data with single quotes or spaces, or in UTF-16.
+        xmp = info.pop("xmp", b"").replace(b"\0", b"").decode("latin-1") + info.pop("XML:com.adobe.xmp", "")
+        in_xmp = re.search(r"(?<!\w)tiff:Orientation(?:\s*=|\b[^<>]*>)\s*[\"']?\s*(\d+)(?![.\d])", xmp)
         Image.Exif().load(info.get("exif", b""))  # unlike `getexif`, this raises an error for damaged data
         return Image.Image.getexif(image).get(ORIENTATION_TAG, int(in_xmp[1]) if in_xmp else 1)
     except Exception:  # damaged EXIF data raises nearly every type of error

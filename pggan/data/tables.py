@@ -70,7 +70,7 @@ def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> 
         if labels is True and source.table is not None:
             with source.table.file.open() as file:
                 content = file.read()
-        if isinstance(labels, str) or re.search(rb'"labels"\s*:(?!\s*null)', content):  # null means no labels
+        if isinstance(labels, str) or b'"labels"' in content:
             start = f"{PurePosixPath(source.table.name).parent}/" if labels is True and source.table is not None else ""
             whole = {entry.name.removeprefix(start): entry.name for entry in entries}
             found = {whole[name]: label for name, label in read_labels(content, [*whole]).items()}

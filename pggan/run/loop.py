@@ -167,6 +167,8 @@ class Run:
             reporter.line(f"Interrupted at {images:,} images; everything is saved.")
             reporter.line(next_command("train", run_dir=self.run_dir))
             return EXIT_INTERRUPTED
+        if self.limit is not None and images < (planned := self.limit.configured.total) / 2:
+            reporter.line(f"{planned:,} images were planned. If other programs use the CPU, threads=1 may be faster.")
         if self.pictures is not None:
             self.pictures.write_film()
         reporter.finish(ending(self.run_dir, images) if self.group.is_main else [], images)

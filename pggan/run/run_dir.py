@@ -35,10 +35,7 @@ def choose_run_dir(run_dir: str | None, name: str) -> Path:
 
 
 def beside(run_dir: Path) -> Path:
-    """Return a path for a run that continues with the weights of `run_dir`: photos-grown-2, if photos-grown is in use.
-
-    A directory with only a recipe is not in use: its command was refused before the run began.
-    """
+    """Return a path for a run that continues `run_dir`, such as photos-grown-2: unused, or with only a recipe."""
     run_dir = run_of(run_dir)
     stem = re.sub(r"-grown(-\d+)?$", "", run_dir.absolute().name)
     paths = (run_dir.parent / f"{stem}-grown{'' if number == 1 else -number}" for number in count(1))

@@ -175,6 +175,7 @@ def test_growth_becomes_shorter_on_a_slow_machine_and_a_resumed_run_keeps_the_pl
     assert main(words) == 0
     log, (checkpoint, _) = (tmp_path / "train.log").read_text(), newest_checkpoint(tmp_path)
     assert "was faded in" not in log
+    assert "images were planned" in log
     assert checkpoint.header["growth_images"][1] < checkpoint.header["config"]["schedule"]["fade_images"]["8"]
     rmtree(checkpoint.directory)
     grown = newest_checkpoint(tmp_path)[0]
