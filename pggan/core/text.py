@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 Log = Callable[[str], None]
 NEXT = "Next:"
-AS_TYPED = re.compile(r"(?!null$)[^'\"~\[{$](?!.*\$\{).*", re.DOTALL)  # matches values that need no quotes in a command
+AS_TYPED = re.compile(r"(?!null$)[^'\"~\[{].*", re.DOTALL)  # matches values that need no quotes in a `pggan` command
 PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$|\.\d)[a-z/._][\w/.:+@-]*", re.ASCII | re.IGNORECASE)
 
 
@@ -42,7 +42,7 @@ def as_hydra_reads_it(value: object) -> str:
     if isinstance(value, int | float | None) or PLAIN.fullmatch(text):
         return text
     escaped = re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), text)
-    return f'"{escaped}"'.replace("${", "\\${")  # else OmegaConf would look for a value of this name
+    return f'"{escaped}"'
 
 
 def new_table(title: str, first: str, *others: str) -> "Table":
