@@ -112,7 +112,7 @@ def test_exif_orientation_is_applied_to_pixels_and_header(tmp_path, orientation,
         np.testing.assert_array_equal(load_image(path, 8, channels, "resize"), blocks_mean(expected, 8))
 
 
-@pytest.mark.parametrize("xmp", [b'<d tiff:Orientation="6"/>', b"<d tiff:Orientation = ' 6 '/>"])
+@pytest.mark.parametrize("xmp", [b'<d tiff:Orientation="6"/>', "<d tiff:Orientation = ' 6 '/>".encode("utf-16")])
 @pytest.mark.parametrize(("name", "mode"), [("a.jpg", "RGB"), ("a.jpg", "L"), ("a.jpg", "CMYK"), ("a.webp", "RGB")])
 def test_xmp_orientation_is_applied(tmp_path, name, mode, xmp):
     pixels = noise(8, 16)

@@ -88,6 +88,8 @@ LEFT_OUT = {
     "empty.png": (b"", "empty file"),
     "half.jpg": (JPEG[: len(JPEG) // 2], "damaged: Corrupt JPEG data: premature end"),
     "scans.jpg": (PROGRESSIVE[: PROGRESSIVE.rindex(b"\xff\xda")], "damaged: Premature end of JPEG file"),
+    "no_marker.jpg": (b"\0\0".join(PROGRESSIVE.rsplit(b"\xff\xda", 1)), "damaged: "),  # of the last scan
+    "no_table.jpg": (b"\0\0".join(JPEG.split(b"\xff\xc4", 1)), "damaged: "),
     "arithmetic.jpg": (ARITHMETIC[:-30], "damaged: Premature end of JPEG file"),
     "half.png": (PNG[: len(PNG) // 2], "truncated"),
     "half.webp": (encoded(photo(), "WEBP")[:500], "damaged: "),
