@@ -101,8 +101,8 @@ def main() -> int:
         print(f"This GPU has {free:.1f} GiB free: items that do not fit fail, as batches of 32 at 1024x1024 do.")
     about = {"hardware": hardware(torch.device("cuda", 0)), "small": given.small, "versions": versions()}
     found = json.loads(given.out.read_text()) if given.out.is_file() else {"about": about, "items": {}}
-    if found["about"]["hardware"]["name"] != about["hardware"]["name"]:
-        sys.exit(f"{given.out} holds figures of {found['about']['hardware']['name']}: name another file by --out=.")
+    if any(found["about"][what] != about[what] for what in ("hardware", "small")):
+        sys.exit(f"{given.out} holds figures of another GPU, or of --small: name another file by --out=.")
     given.out.parent.mkdir(parents=True, exist_ok=True)
     again = {*(given.items or ()), *(name for name, item in found["items"].items() if item["failed"] is not None)}
     found["items"] = {name: item for name, item in found["items"].items() if name not in again}

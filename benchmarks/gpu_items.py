@@ -68,8 +68,8 @@ class Kit:
         self.half = DTYPES[precision_on(self.device, Precision.auto)]
         self.settings, self.last = config.trainer_settings(), config.schedule.final_resolution
         self.architecture, auto = config.model.architecture(self.last, 3, 0), Precision.auto
-        known = [card.speed(card.precision(auto)) for card in CARDS.values() if card.name in self.name]
-        self.speed = known[0] if known else speed_of(self.device, auto)
+        cards = (card for card in CARDS.values() if f" {card.name} " in f" {self.name} ".replace("-", " "))
+        self.speed = next((card.speed(card.precision(auto)) for card in cards), None) or speed_of(self.device, auto)
 
     def note(self, name: str, value: Any, *expected: Any, anywhere: bool = False) -> None:
         """Note a figure, `expected` at a value or from one to another: on an H200 or, with `anywhere`, on any card."""

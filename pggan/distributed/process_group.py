@@ -198,7 +198,7 @@ class ProcessGroup:
                         raise UserError(problem, remedy)
 
     def limit_steps_in_flight(self) -> None:
-        """Before a step, wait until the GPU's queue has at most MAX_STEPS_IN_FLIGHT steps."""
+        """After a step, wait until the GPU's queue has at most MAX_STEPS_IN_FLIGHT steps."""
         if self.device.type == "cuda":
             self._step_events.append(torch.cuda.current_stream(self.device).record_event())
             if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # A full queue would make CUDA block the CPU in mid-step.

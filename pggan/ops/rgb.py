@@ -97,7 +97,7 @@ class FromRgbGradient(torch.autograd.Function):
 
 
 class ToRgb(torch.autograd.Function):
-    """1x1 convolution and bias, in float32.  [N, F, H, W] -> [N, C, H, W]"""
+    """1x1 convolution and bias, in float32, differentiable once.  [N, F, H, W] -> [N, C, H, W]"""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, layer: Layer) -> Tensor:

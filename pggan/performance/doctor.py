@@ -7,7 +7,6 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -37,33 +36,18 @@ OUTPUTS = Path("outputs")  # parent of the default run directories
 LOSS = Logistic(gamma=10.0, reg_interval=1)  # Each step has the R1 penalty, which tests second derivatives.
 
 
-class Check(NamedTuple):
-    """One check of this machine, and what the user can do if the check fails."""
-
-    what: str
-    how: Callable[[torch.device], tuple[str, bool]]  # returns a text for the user, and whether the check passed
-    remedy: str
-    needed: bool = False  # whether training needs this check to pass
-
-    def row(self, device: torch.device) -> dict[str, str]:
-        """Run the check, and return the check's row of the report; an exception counts as a failed check."""
-        try:
-            found, good = self.how(device)
-        except Exception as error:
-            found, good = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}", False
-        verdict = "ok" if good else "broken" if self.needed else "limited"
-        return {"check": self.what, "verdict": verdict, "found": found, "remedy": "" if good else self.remedy}
-
-
 def run(config: DoctorConfig) -> int:
     """Run all checks and print the results; returns 0 if training can run, else EXIT_FAILED."""
     device, broken = choose_device(config.device, "device"), list[str]()
     configure_process(device)
-    for check in CHECKS:
-        row = check.row(device)
-        print(f"{row['check']:<10} {row['verdict']:<8} {row['found']}", flush=True)
-        print(f"{'':>19} {row['remedy']}\n" * bool(row["remedy"]), end="")
-        broken += [check.what] * (row["verdict"] == "broken")
+    for what, check, needed, remedy in CHECKS:
+        try:
+            found, good = check(device)
+        except Exception as error:
+            found, good = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}", False
+        print(f"{what:<10} {'ok' if good else 'broken' if needed else 'limited':<8} {found}", flush=True)
+        print("" if good else f"{'':>19} {remedy}\n", end="")
+        broken += [what] * (needed and not good)
     if broken:
         print(f"Training can't run: {', '.join(broken)}.")
     else:
@@ -132,10 +116,11 @@ def training(device: torch.device) -> tuple[str, bool]:
     return f"a test step takes {duration(seconds)}; {'all' if finite else 'not all'} weights are finite", finite
 
 
-CHECKS = (
-    Check("program", program, "Run pip install for the libraries named here.", needed=True),
-    Check("CPU", processor, "Set OMP_NUM_THREADS or threads= to the number of cores."),
-    Check("disk", disk, "Set run_dir= to a directory on a disk with more space."),
-    Check("GPU", gpu, "Update the driver, install PyTorch for the driver's CUDA version, or run pip install triton."),
-    Check("training", training, "Try precision=fp32 compute.cuda_graphs=off.", needed=True),
+# Name, check (returns what it found, and whether this is good), whether training needs it, remedy
+CHECKS: tuple[tuple[str, Callable[[torch.device], tuple[str, bool]], bool, str], ...] = (
+    ("program", program, True, "Run pip install for the libraries named here."),
+    ("CPU", processor, False, "Set OMP_NUM_THREADS or threads= to the number of cores."),
+    ("disk", disk, False, "Set run_dir= to a directory on a disk with more space."),
+    ("GPU", gpu, False, "Update the driver, install PyTorch for the driver's CUDA version, or run pip install triton."),
+    ("training", training, True, "Try precision=fp32 compute.cuda_graphs=off."),
 )

@@ -72,7 +72,6 @@ class Run:
             return None
         if not self.writer.is_writing:
             self._wait_for_checkpoint()
-        group.limit_steps_in_flight()
         late = group.is_main and self.writer.is_late
         flags = STOP * self.interruption.wanted | SAVE * late | GO_BACK * (self._problem is not None)
         agreed = group.all_reduce_flags(flags)
@@ -97,6 +96,7 @@ class Run:
 
     def after_step(self, phase: Phase, metrics: dict[str, Tensor]) -> None:
         """Draw, report and save whatever is due after a step; raises NonFiniteError after too many skipped updates."""
+        self.group.limit_steps_in_flight()  # first: if a report waits for this step forever, `end_if_stalled` must know
         images = self.state.images
         step = Step(phase, images - phase.batch, images, is_last=images >= self.course.schedule.total)
         self._numbers.add(metrics)
