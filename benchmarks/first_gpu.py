@@ -99,9 +99,9 @@ def main() -> int:
         sys.exit("PyTorch finds no GPU, and this program measures nothing else: `pggan doctor` says what is there.")
     if (free := torch.cuda.mem_get_info()[0] / 2**30) < 28:  # GiB of captured steps with the largest batches
         print(f"This GPU has {free:.1f} GiB free: items that do not fit fail, as batches of 32 at 1024x1024 do.")
-    about = {"hardware": hardware(torch.device("cuda", 0)), "small": given.small, "versions": versions()}
-    found = json.loads(given.out.read_text()) if given.out.is_file() else {"about": about, "items": {}}
-    if any(found["about"][what] != about[what] for what in ("hardware", "small")):
+    of = {"hardware": hardware(torch.device("cuda", 0)), "small": given.small, "versions": versions()}
+    found = json.loads(given.out.read_text()) if given.out.is_file() else {"about": of, "items": {}}
+    if (found["about"]["hardware"]["name"], found["about"]["small"]) != (torch.cuda.get_device_name(), given.small):
         sys.exit(f"{given.out} holds figures of another GPU, or of --small: name another file by --out=.")
     given.out.parent.mkdir(parents=True, exist_ok=True)
     again = {*(given.items or ()), *(name for name, item in found["items"].items() if item["failed"] is not None)}
