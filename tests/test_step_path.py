@@ -59,20 +59,26 @@ def path_of(called: set[CodeType]) -> list[str]:
     return sorted({str(Path(code.co_filename).relative_to(PACKAGE)) for code in called})
 
 
+def lines_of(code: CodeType) -> set[int]:
+    """The lines of a function that the interpreter runs."""
+    return {line for *_, line in code.co_lines() if line}
+
+
 def test_the_path_from_latents_to_ds_gradients_is_that_of_the_document():
     named = re.findall(r"[\w/]+\.py", (ROOT / "docs/design.md").read_text().split("```")[1])
     assert all(any((folder / name).is_file() for folder in (ROOT, PACKAGE)) for name in named)
-    path = path_of(traced())
+    called = traced()
+    path = path_of(called)
     assert path == sorted(named[named.index("training/step.py") :])
     assert len(path) <= 9
+    assert sum(len(lines_of(code)) for code in called) <= 1000
 
 
 if __name__ == "__main__":
     found, totals = traced(), [0, 0]
     for name in path_of(found):
         here = [code for code in found if code.co_filename == str(PACKAGE / name)]
-        places = {line for code in here for *_, line in code.co_lines() if line}
-        lines = len((PACKAGE / name).read_text().splitlines()), len(places)
+        lines = len((PACKAGE / name).read_text().splitlines()), len(set().union(*map(lines_of, here)))
         totals = [total + one for total, one in zip(totals, lines, strict=True)]
         print(f"{name:40} {lines[0]:5} {lines[1]:5}  {' '.join(sorted(code.co_qualname for code in here))}")
     print(f"{'':40} {totals[0]:5} {totals[1]:5}")

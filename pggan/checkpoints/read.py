@@ -107,7 +107,7 @@ def read_header(directory: Path) -> dict[str, Any]:
     """Read and verify state.json; raises UserError for an unknown version, and other errors for an invalid file."""
     header = parse_json((directory / STATE_FILE).read_bytes())
     if (version := header["version"]) not in VERSIONS:
-        problem = f"{directory} has checkpoint version {version}; this program reads version {VERSIONS[-1]}."
+        problem = f"{directory} has checkpoint version {version}; this program reads {VERSIONS[0]} to {VERSIONS[-1]}."
         raise UserError(problem, "Use the version of pggan that wrote the checkpoint.")
     if header[CHECKSUM] != checksum_of(header):
         raise ValueError("the content has changed: its checksum differs")

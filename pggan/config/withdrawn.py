@@ -22,7 +22,7 @@ REMEDIES = {
     "The first swd, kid or fid in the list evaluation.metrics= decides which checkpoint is best.": "evaluation.best",
     "Without evaluation.interval_images=, evaluations take at most 5 % of the training time.": "evaluation.max_share",
     "Missing weights of Inception are downloaded into the folder of torch.hub.": "evaluation.weights weights",
-    "Use `pggan timelapse` for a film of a whole run.": "grow_from",
+    "Use `pggan timelapse` for a film of a whole run, with all of its grids.": "grow_from milestones",
     "To open the page on another machine, run this command there: ssh -L PORT:127.0.0.1:PORT HOST.": "host",
     "`pggan prepare`: use crop= to crop images. `pggan train`: use checkpoint.keep= to keep more checkpoints.": "keep",
     "efficientnet-lite0 finds its weights in an installed package.": "model.features_weights",
@@ -43,7 +43,6 @@ REMEDIES = {
     "To write a trace, wrap Trainer.step in PyTorch's profiler.": "debug=profile monitor.profile_steps trace",
     "Set TERM=dumb to print lines instead of a live view. metrics.jsonl has all numbers.": "monitor.console",
     "Set a larger checkpoint.keep= to keep more checkpoints; the best one is always kept.": "checkpoint.milestones",
-    "`pggan timelapse` always enlarges its film to about 512 pixels.": "zoom",
     "Set calibrate=true to measure this machine, or device= to predict the speed of a known GPU.": "tflops watts",
     "`pggan bench` always warms up as long as the device needs.": "warmup",
 }

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, fields
 from enum import Enum, StrEnum
 from typing import Any
 
+from pggan.core.errors import UserError
+
 # The floating-point type of activations and convolutions.  Weights, losses and penalties are always float32.
 Precision = StrEnum("Precision", "auto fp32 bf16 fp16")
 MIN_RESOLUTION = 4
@@ -78,12 +80,13 @@ class Architecture:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Architecture":
-        """Build the architecture from a JSON object; raises ValueError for an impossible or unknown value."""
+        """Build the architecture from a JSON object; impossible values raise ValueError, unknown settings UserError."""
         if not isinstance(plain, dict):
             raise ValueError("the architecture in the file is not a JSON object")
         known = {field.name for field in fields(cls)}
         if strange := [f"{name}={value!r}" for name, value in plain.items() if name not in known and value]:
-            raise ValueError(f"this version of pggan does not know these network settings: {', '.join(strange)}")
+            problem = f"This version of pggan does not know these network settings: {', '.join(strange)}."
+            raise UserError(problem, "Use the version of pggan that wrote the file.")
         values = {name: value for name, value in plain.items() if name in known}
         try:
             kinds = {"resampling": Resampling(values["resampling"]), "stem": Stem(values.get("stem", "official"))}

@@ -20,7 +20,7 @@ INTERVAL = 4  # updates of D per change of p (paper)
 BICUBIC, REFLECTION = 2, 2  # modes of torch.ops.aten.grid_sampler_2d
 MAX_P = 0.85  # with a larger p, G would learn to generate rotated images (paper, figure 3)
 
-# Distributions: ("below", n): integers from 0 to n - 1; ("within", x): uniform in [-x, x]; ("normal", x): N(0, x^2).
+# Random numbers: ("below", n) are integers from 0 to n - 1, ("within", x) uniform in [-x, x], ("normal", x) N(0, x^2).
 # The value 0 leaves images unchanged.  Scale, stretch, contrast and saturation are log2 of a factor.
 # Shifts and moves are fractions of the image's side.  Shifts are rounded to whole pixels, moves are not.
 PARAMETERS = {

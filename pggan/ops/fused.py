@@ -109,7 +109,7 @@ class PixelSums:
         return torch.split(self.memory, self.sizes, 1)[number]
 
     def take(self, others: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Return each parameter's gradient: the sum of all rows, plus the gradient from autograd, given in `others`."""
+        """Add the rows of `memory` to the gradients `others`, which autograd has computed, and return the sums."""
         totals = () if self.memory is None else torch.split(self.memory.sum(0), self.sizes)
         found = list(others)
         for number in self.used:
@@ -121,7 +121,7 @@ class PixelSums:
 
 
 def bias_act_backward(y: Tensor, gradient: Tensor, scale: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-    """Gradient of x for `BiasAct` (with `scale`: `bias_act_norm_`).  Adds the bias's gradient to `rows`, if given."""
+    """Gradient of x for `BiasAct`, or with `scale` for `bias_act_norm_`.  `rows` gets the gradient of the bias."""
     gradient, y = dense(gradient), dense(y)
     result = torch.empty_like(gradient)
     pitch, most = (0, inf) if rows is None else (rows.stride(0), PROGRAMS)

@@ -42,7 +42,8 @@ GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}
 FEATURES, FEATURES_FROM = "efficientnet-lite0", 64
 FALLING_SHARE = 0.14  # learning rates fall to 0 in the last 14 % of images at the final resolution (as in recipe demo)
 PUBLISHED_FROM = 512  # runs to this resolution or higher use the loss and rates of the paper's official code
-# Learning rates by number of feature maps (fmap_max): 0.006 is from the recipe orl_64, 0.0025 from StyleGAN2-ADA.
+# Learning rates by number of feature maps (fmap_max): 0.006 is from the recipe orl_64, 0.0025 from StyleGAN2-ADA;
+# those between were not measured.
 RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}
 # Long runs with under 5,000 photographs use ADA.  In a short run with 1,349 portraits, ADA raised KID from 4.2 to 4.5.
 FEW_IMAGES = 5000
@@ -148,7 +149,7 @@ class Recipe:
         width = max((width for width in WIDTHS if width <= maps), default=WIDTHS[0])
         by_demo, rate = drawn and width == WIDTHS[0], RATES[width]
         rate_g, rate_d = (0.001, 0.001) if published else (0.02, 0.01) if by_demo else (rate, rate)
-        rates_by = "official preset" if published else "recipe demo" if by_demo else f"tried at {maps} feature maps"
+        rates_by = "official preset" if published else "recipe demo" if by_demo else f"for {maps} feature maps"
         rates = {"schedule.learning_rate_g": rate_g, "schedule.learning_rate_d": rate_d}
         few = photos and not is_short and facts.images < FEW_IMAGES and loss != "wgan_gp"
         augmentation = self.config.augmentation
@@ -229,7 +230,10 @@ class Recipe:
         return model.architecture(sizes.resolution, self.facts.channels, self.facts.num_classes).width(resolution)
 
     def least_seconds(self, sizes: NetworkSizes, images: int = 0) -> float:
-        """The seconds for `images` at the final resolution (0: `final_images`), and at most as many for growing."""
+        """The seconds for `images` at the final resolution (0: `final_images`), and for the growth before them.
+
+        The growth counts at most as many seconds as the final resolution, unless its lengths are given.
+        """
         side, each = sizes.resolution, self.costs(sizes, self.batch_sizes(sizes.resolution))
         growth, final = growth_seconds(each, *self.lengths()), (images or self.final_images(side)) * each[side]
         return final + (growth if self.scales or STABLE_KEY in self.given else min(growth, final))

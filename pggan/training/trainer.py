@@ -108,7 +108,7 @@ class Trainer:
         group = min(self.state.g_ema.architecture.stddev_group, count)
         size = min(self.micro_batch_size(spec.batch) or count, count)
         part = 2 if count == spec.batch else 4  # several ranks may restart only a few times
-        smaller = max(size // part // group, 1) * group  # a multiple of `group`: groups of minibatch stddev stay whole
+        smaller = max(size // part // group, 1) * group  # minibatch stddev needs whole groups
         eager = {"cuda_graphs": "off"} if self.capture else None  # captured steps need more memory than eager steps
         raise StepFailed(
             f"Out of memory at {spec.resolution}x{spec.resolution} with micro-batches of {size} images.",
