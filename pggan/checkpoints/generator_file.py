@@ -81,8 +81,7 @@ def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:
     stage = {"images": generator.images, "resolution": generator.resolution, "alpha": generator.alpha}
     names = {CLASS_NAMES: list(generator.class_names)} if generator.class_names else {}
     stated = {name: text for name in PROVENANCE if (text := getattr(generator, name)) is not None}
-    architecture = generator.network.architecture.to_plain()
-    return {"version": VERSION, **stage, "architecture": architecture, **names, **stated}
+    return {"version": VERSION, **stage, "architecture": generator.network.architecture.to_plain(), **names, **stated}
 
 
 def save_generator(generator: LoadedGenerator, path: Path, others: "Mapping[str, torch.nn.Module]" = NOTHING) -> None:
@@ -120,7 +119,8 @@ def generator_path(run: str, key: str = "run") -> Path:
     if not path.exists() or path.is_dir():
         remedy = "Give a run directory with a checkpoint, a directory checkpoints/<images>, or a generator.safetensors."
         problem = f"{key}={run} {'has no generator' if path_of_run(run, key).exists() else 'does not exist'}."
-        raise UserError(problem, nearest_path(run) or remedy)
+        ours = f"Did you mean '{PREFIX}{run}'?" if run in pretrained_names() else ""
+        raise UserError(problem, ours or nearest_path(run) or remedy)
     return path
 
 

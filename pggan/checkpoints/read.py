@@ -204,6 +204,6 @@ def resolve_checkpoint(path: Path, key: str) -> tuple[Checkpoint, list[str]]:
     if corrupt:
         remedy = "Restore an undamaged copy, give another checkpoint, or start anew with another run_dir=."
         raise UserError(f"{key}={path} has no valid checkpoint: {'; '.join(corrupt)}.", remedy)
-    remedy = "Give a run directory with a checkpoint (see checkpoint.every_images), or one of its checkpoints/<images>."
+    remedy = "Give a run directory with a checkpoint, or its checkpoints/<images>. init_from= takes generators, too."
     problem = f"{key}={path} {'has no checkpoint' if path.exists() else 'does not exist'}."
     raise UserError(problem, nearest_path(path, has_checkpoints) or remedy)

@@ -48,7 +48,7 @@ def of_key(key: str, kind: Any, value: Any) -> Any:
         remedy = f"It has to be {described(kind)}."
         if key == "data.labels":
             remedy += " To take labels from a table, prepare the images first: pggan prepare labels=FILE."
-        if meant := nearest_name(str(value), [word for one in kinds for word in words_of(one)]):
+        if meant := key != "checkpoint" and nearest_name(str(value), [word for one in kinds for word in words_of(one)]):
             remedy = f"Did you mean '{meant}'?"
         elif isinstance(value, list) and not any(get_origin(one) is list for one in kinds):
             if "a number" in remedy and len(value) == 2 and all(str(one).isdecimal() for one in value):

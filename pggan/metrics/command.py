@@ -24,7 +24,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics import Evaluator
 from pggan.metrics.images import FIRST_SEED
 from pggan.sampling.files import check_output, save_picture
-from pggan.sampling.marks import mark_line
+from pggan.sampling.marks import BESIDE, mark_line
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
 
@@ -55,17 +55,17 @@ def run(config: EvaluateConfig) -> int:
         if settings.resolution < least and place != places[-1]:
             print(f"{place} is left out: no metric measures images below {least}x{least}.", file=sys.stderr)
             continue
-        about = {"generator": str(place), "images": generator.images}
-        about |= {"resolution": settings.resolution, "alpha": settings.alpha}
+        about = {"generator": str(place), "images": generator.images, "resolution": settings.resolution}
         found = evaluator.evaluate(generator.network, settings, pyramid, group=group, shows_progress=True)
         end = f"-{generator.images:09d}.png" if len(places) > 1 else ".png"
         pictures = {} if folder is None else {f"{name}{end}": one for name, one in found.pictures.items()}
-        about |= {"metrics": found.values, "notes": found.notes, "pictures": [*pictures]}
+        about |= {"alpha": settings.alpha, "metrics": found.values, "notes": found.notes, "pictures": [*pictures]}
         result["evaluations"].append(about)
         if folder is not None:  # Files are written after each evaluation, so that an interruption loses no results.
             folder.mkdir(parents=True, exist_ok=True)
             for file, picture in pictures.items():
-                save_picture(picture, folder / file, mark_line(config.marks, place, f"seeds from {FIRST_SEED} on"))
+                mark = mark_line(config.marks, place, f"seeds from {FIRST_SEED} on", BESIDE)
+                save_picture(picture, folder / file, mark)
             with atomic_write(folder / "evaluation.json") as temporary:
                 temporary.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
     report(config, result)
@@ -77,9 +77,8 @@ def compare(
 ) -> dict[str, float]:
     """Compare a generator with the images at `data` (None: its training images); returns {metric: value}."""
     group, settings = ProcessGroup.single_process(generator.network.weights[0].device), generator.settings()
-    pyramid = open_images(
-        str(generator.loaded.path), data, generator.network.architecture.channels, settings.resolution
-    )
+    channels = generator.network.architecture.channels
+    pyramid = open_images(str(generator.loaded.path), data, channels, settings.resolution)
     evaluator = Evaluator(metrics, extractor, group.device, count=count)
     return evaluator.evaluate(generator.network, settings, pyramid, group=group).values
 

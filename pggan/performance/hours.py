@@ -192,14 +192,15 @@ def facts_of_files(config: DataConfig, path: str) -> DataFacts:
     sides = [side for side in sides if side >= MIN_RESOLUTION]
     if not sides:
         problem = f"None of the {len(entries):,} image files in {path} can be used."
-        problem += " No face was found." * (finds_faces and not headers)
-        why = command_line("prepare", source=path, crop=config.crop, dest="data/new")
         needed = f"Give PNG, JPEG, WebP or AVIF images of at least {MIN_RESOLUTION}x{MIN_RESOLUTION} pixels."
+        if finds_faces and not headers:
+            problem = f"No face was found in {len(sample):,} of the {len(entries):,} image files in {path}."
+            needed = "For images without faces, use crop=center."
+        why = command_line("prepare", source=path, crop=config.crop, dest="data/new")
         raise UserError(problem, f"{needed} To see why: {why}")
     resolution = 1 << (sides[int(SMALL_SHARE * len(sides))].bit_length() - 1)
     large = sum(side >= resolution for side in sides)
     note = f"{len(entries):,} image files, {large / len(sides):.0%} of them at least {resolution} pixels wide and high"
     note += "; images smaller than the final resolution are left out" * (large < len(sides))
     channels = config.channels or (1 if all(header.is_grey for header in headers) else 3)
-    images = len(found) * large // len(sample)
-    return DataFacts(images, resolution, channels, 0, drawn=False, note=note)
+    return DataFacts(len(found) * large // len(sample), resolution, channels, 0, drawn=False, note=note)

@@ -2,13 +2,14 @@
 
 import json
 import threading
-import webbrowser
 from collections.abc import Iterator
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from functools import partial
 from io import StringIO
 from pathlib import Path
 from signal import SIGTERM, default_int_handler, signal
+from subprocess import DEVNULL, Popen
+from sys import executable
 from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
@@ -58,15 +59,13 @@ def run(config: MonitorConfig) -> int:
             logdir = Path(folder)
             (logdir / directory.resolve().name).symlink_to(directory.resolve(), target_is_directory=True)
         address = serve(logdir, directory.resolve().name, config.port) + cockpit(directory)
-        print(f"{directory}: {address}", flush=True)
-        print("Fakes, quality, scores and speed are pinned to the top.  Ctrl-C ends TensorBoard.", flush=True)
-        if config.open and not webbrowser.open(address):
-            print("No browser could be opened.  Open the address above in one on this machine.", flush=True)
-        try:
+        print(f"{directory}: {address}\nPinned: fakes, quality, scores, speed.  Ctrl-C ends TensorBoard.", flush=True)
+        if config.open:  # in a new session without a terminal, because a text browser would take over the terminal
+            browser = [executable, "-m", "webbrowser", address]
+            Popen(browser, start_new_session=True, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)  # noqa: S603
+        with suppress(KeyboardInterrupt):
             threading.Event().wait()
-        except KeyboardInterrupt:
-            print()
-    print(next_command("sample", "seeds=0-63", run=newest))
+    print(f"\n{next_command('sample', 'seeds=0-63', run=newest)}")
     return 0
 
 
@@ -78,8 +77,7 @@ def cockpit(directory: Path) -> str:
     names = [Path(top, path.relative_to(directory)) for path in runs[:MAX_FACES]]
     faces = {"plugin": "images", "tag": "images/averaged_fakes", "sample": 0}
     cards: list[dict[str, Any]] = [{**faces, "runId": f"defaultExperimentId/{name}"} for name in names]
-    tags = [*dict.fromkeys(tag for path in runs[:1] for tag in qualities(path)), *PINNED]
-    cards += [{"plugin": "scalars", "tag": tag} for tag in tags]
+    cards += [{"plugin": "scalars", "tag": tag} for tag in (*qualities(runs[0]), *PINNED)]
     return f"?pinnedCards={quote(json.dumps(cards, separators=(',', ':'), ensure_ascii=False))}&smoothing=0#timeseries"
 
 

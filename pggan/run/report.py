@@ -22,7 +22,7 @@ from pggan.run.health import Alarms
 from pggan.run.summary import METRICS_FILE, records_of
 from pggan.sampling.files import save_picture
 from pggan.sampling.images import Pixels
-from pggan.sampling.marks import mark_line
+from pggan.sampling.marks import BESIDE, DRAWN, mark_line
 
 # These settings become columns of TensorBoard's HParams table, in which users compare runs.
 COMPARED = ("seed", "precision", "elastic", "loss", "model", "schedule", "ema", "augmentation")
@@ -83,14 +83,13 @@ class Reporter:
 
     def describe(self, description: dict[str, Any]) -> None:
         """Write the configuration and this run's row of the HParams table to TensorBoard."""
-        board = self.board
         configuration = OmegaConf.to_yaml(OmegaConf.create(description)).splitlines()
-        board.add_text("run/configuration", "\n".join(f"    {line}" for line in configuration), self._first)
+        self.board.add_text("run/configuration", "\n".join(f"    {line}" for line in configuration), self._first)
         # Unlike `SummaryWriter.add_hparams`, `hparams` lets the HParams table show all metrics of the run.
         values = flatten({key: description[key] for key in COMPARED})
         compared = {key: value for key, value in values if isinstance(value, bool | int | float | str)}
         _, start, self._end_of_row = hparams(compared, {})  # type: ignore[no-untyped-call]
-        board.file_writer.add_summary(start, self._first)  # type: ignore[attr-defined]
+        self.board.file_writer.add_summary(start, self._first)  # type: ignore[attr-defined]
 
     def finish(self, lines: Sequence[str], images: int) -> None:
         """Print and log the final `lines`, and mark the run as complete in TensorBoard."""
@@ -142,13 +141,14 @@ class Reporter:
         self._tick_time += seconds
         self.eta.evaluated(seconds)
 
-    def mark(self, images: int) -> str | None:
+    def mark(self, images: int, how: str = DRAWN) -> str | None:
         """Return a text that marks a picture as generated; None if the user wants no marks."""
-        return mark_line(self.marks, self.run_dir, f"after {images:,} images, seeds from 0 on")
+        return mark_line(self.marks, self.run_dir, f"after {images:,} images, seeds from 0 on", how)
 
     def picture(self, tag: str, picture: Pixels, path: Path | None, images: int) -> None:
         """Write a picture [H, W, C] to TensorBoard, and as a PNG file unless `path` is None."""
         if path is not None:
-            save_picture(picture, path, self.mark(images) if not tag.endswith("reals") else None)
+            mark = self.mark(images, BESIDE if tag.endswith("neighbours") else DRAWN)
+            save_picture(picture, path, None if tag.endswith("reals") else mark)
         shown = picture if picture.shape[2] in (3, 4) else picture[:, :, :1]
         self.board.add_image(tag, shown, images, dataformats="HWC")

@@ -42,7 +42,7 @@ from pggan.sampling.latents import (
     random_walk,
     save_vectors,
 )
-from pggan.sampling.marks import mark_line
+from pggan.sampling.marks import BESIDE, mark_line
 from pggan.sampling.projection import project, read_target
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
@@ -157,7 +157,7 @@ def project_images(config: ProjectConfig) -> int:
         captions += [Path(path).name, f"PSNR {found.psnr:.1f} dB"]
         # Files are written after each image, so that an interruption loses no results.
         save_vectors("latents", torch.stack(latents), out / "latents.safetensors", {"sources": sources})
-        mark = mark_line(config.marks, config.run, f"projections of {', '.join(sources)}")
+        mark = mark_line(config.marks, config.run, f"projections of {', '.join(sources)}", BESIDE)
         save_picture(sheet(images, 2, sheet_zoom(side, 2), captions), out / "projection.png", mark)
     print(f"{out}: latents.safetensors, projection.png")
     print(next_command("sample", **config.generator_keys, latents=out / "latents.safetensors"))

@@ -1,4 +1,4 @@
-"""Marks pictures and films as drawn by a neural network, in XMP metadata (DigitalSourceType `trainedAlgorithmicMedia`).
+"""Marks pictures and films as drawn by a neural network, in XMP metadata (IPTC's DigitalSourceType).
 
 Sources: IPTC Photo Metadata Standard 2025.1; XMP specification part 3 (where packets lie in each kind of file).
 Imports no torch.
@@ -16,6 +16,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from pggan.core.process import __version__
 
+DRAWN, BESIDE = "Drawn by a neural network", "Photographs beside images drawn by a neural network"
 MOST_LETTERS = 1000  # Longer descriptions are cut, because a JPEG file holds at most 64 KB of XMP.
 PNG_KEY, PNG_HEADER_BYTES = "XML:com.adobe.xmp", 33  # 33 bytes: a PNG file's signature (8) and IHDR chunk (25)
 MP4_BOX = b"uuid" + UUID("be7acfcb-97a9-42e8-9c71-999491e3afac").bytes
@@ -24,14 +25,14 @@ SOURCE_TYPES = "http://cv.iptc.org/newscodes/digitalsourcetype/"
 PACKET = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta xmlns:x="adobe:ns:meta/">
 <rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"><rdf:Description rdf:about=""
  xmlns:dc="http://purl.org/dc/elements/1.1/" xmlns:Iptc4xmpExt="http://iptc.org/std/Iptc4xmpExt/2008-02-29/"
- Iptc4xmpExt:DigitalSourceType="{SOURCE_TYPES}trainedAlgorithmicMedia"><dc:description><rdf:Alt>
+ Iptc4xmpExt:DigitalSourceType="{SOURCE_TYPES}KIND"><dc:description><rdf:Alt>
 <rdf:li xml:lang="x-default">LINE</rdf:li></rdf:Alt></dc:description></rdf:Description></rdf:RDF></x:xmpmeta>
 <?xpacket end="w"?>"""
 
 
-def mark_line(wanted: bool, run: object, what: str) -> str | None:
+def mark_line(wanted: bool, run: object, what: str, how: str = DRAWN) -> str | None:
     """Return a description that names the program, `run` and `what` (such as the seeds); None if not `wanted`."""
-    line = f"Drawn by a neural network: pggan {__version__}, run={run}, {what}"[:MOST_LETTERS]
+    line = f"{how}: pggan {__version__}, run={run}, {what}"[:MOST_LETTERS]
     # "?" replaces characters that XML forbids, such as control codes.
     return re.sub(r"[^ -~\u00a0-\ud7ff]", "?", line) if wanted else None
 
@@ -47,7 +48,8 @@ def saving(line: str | None, text: PngInfo | None = None) -> dict[str, Any]:
 
 def packet(line: str) -> bytes:
     """Return an XMP packet that marks an image as drawn by a neural network, with the description `line`."""
-    return PACKET.replace("LINE", escape(line)).encode()
+    kind = "compositeWithTrainedAlgorithmicMedia" if line.startswith(BESIDE) else "trainedAlgorithmicMedia"
+    return PACKET.replace("KIND", kind).replace("LINE", escape(line)).encode()
 
 
 def png_chunk(line: str | None) -> bytes:

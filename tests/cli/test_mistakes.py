@@ -73,10 +73,11 @@ SLIPS = {
     "inspect data=empty": "`pggan prepare source=empty dest=data/empty`",
     "train data.path=empty/file": "can't be read as a zip or tar archive",
     "train grow=emtpy hours=1": "Give a run directory with a checkpoint",  # not 'empty', which has none
+    "train grow=pretrained:portraits64 hours=1": "init_from= takes generators, too",
+    "train init_from=portraits64": "init_from=portraits64 does not exist.\n  Did you mean 'pretrained:portraits64'?",
+    "sample run=empty checkpoint=latest": "It has to be",
     "train resume=nowhere": "resume=nowhere does not exist",
-    "train init_from=nowhere": "init_from=nowhere does not exist",
     "train data.path=cifar10": "the name of a known data set: torchvision:NAME",
-    "sample run=nowhere": "run=nowhere does not exist",
     "sample run=emtpy": "Did you mean 'empty'?",
     "train data.path=emtpy": "Did you mean 'empty'?",
     "interpolate run=pretrained:avatar": "No such generator comes with the package",

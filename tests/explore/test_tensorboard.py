@@ -22,7 +22,7 @@ SHOWN = {
 
 
 def test_the_charts_the_images_and_the_points_of_a_run_are_shown(browser, finished_run):
-    words = [sys.executable, "-m", "pggan", "monitor", f"run={finished_run}", "port=0"]
+    words = [sys.executable, "-m", "pggan", "monitor", f"run={finished_run}", "port=0", "open=false"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             cockpit = re.search(r"http://127\.0\.0\.1:\d+/\S+", process.stdout.readline())[0]

@@ -139,8 +139,7 @@ def test_json_has_a_curve_and_what_the_numbers_depend_on(finished_run, toy_data,
     assert (newest["resolution"], newest["alpha"]) == (16, 1.0)
     assert {"kid@pixels-20", "copies@pixels-20"} <= set(newest["metrics"])
     assert found["data"] == {"path": str(toy_data), "images": 48, "fingerprint": found["data"]["fingerprint"]}
-    assert found["extractor"] == "pixels"
-    assert found["first_seed"] == 10_000
+    assert (found["extractor"], found["first_seed"]) == ("pixels", 10_000)
     assert json.loads((tmp_path / "evaluation.json").read_text()) == found
     assert main(["evaluate", f"run={finished_run}", "metrics=[swd,fid]", *FAST]) == 0
     printed = capsys.readouterr().out
@@ -148,7 +147,7 @@ def test_json_has_a_curve_and_what_the_numbers_depend_on(finished_run, toy_data,
     pictures = ["neighbours-000000128.png", "neighbours-000000160.png"]
     assert [one["pictures"] for one in found["evaluations"]] == [[name] for name in pictures]
     with Image.open(tmp_path / pictures[0]) as picture:
-        assert picture.width == (1 + 4) * 16
+        assert (picture.width, b"/compositeWithTrained" in picture.info["xmp"]) == ((1 + 4) * 16, True)
 
 
 @pytest.mark.slow

@@ -38,9 +38,7 @@ def test_the_newest_run_is_the_one_written_to_last(tmp_path):
 
 
 def test_a_port_that_is_taken_is_named(finished_run):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         words = [sys.executable, "-m", "pggan", "monitor", f"run={finished_run}", f"port={taken.getsockname()[1]}"]
         ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr.count("Set another port=")) == (2, 1)
@@ -66,14 +64,12 @@ def test_faces_quality_scores_and_speed_are_pinned_from_the_start_on(finished_ru
     assert [*monitor.qualities(begun)] == ["metrics/swd/mean@patches-9"]
 
 
-TABS = {"scalars", "images", "text", "hparams", "projector"}
-
-
 @pytest.mark.rare
-def test_its_page_gets_the_numbers_and_the_tabs_of_a_run_and_points_that_come_later(finished_run, tmp_path):
-    run = tmp_path / "faces"
+def test_its_page_gets_the_numbers_and_the_tabs_of_a_run_and_later_points(finished_run, tmp_path, monkeypatch):
+    run, tabs = tmp_path / "faces", {"scalars", "images", "text", "hparams", "projector"}
     shutil.copytree(finished_run, run)
     points = (run / "projector_config.pbtxt").rename(tmp_path / "points")
+    monkeypatch.setenv("BROWSER", f"sh -c 'echo $0 > {run}/at' %s")
     words = [sys.executable, "-m", "pggan", "monitor", f"run={run}", "port=0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         address = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())[0]
@@ -88,9 +84,10 @@ def test_its_page_gets_the_numbers_and_the_tabs_of_a_run_and_points_that_come_la
                 time.sleep(0.2)
 
         wait(lambda: get("plugin/scalars/tags").get("faces"))
+        wait(lambda: (run / "at").is_file() and f"{address}?pinned" in (run / "at").read_text())  # by the browser
         assert get("plugin/projector/runs") == []
         points.rename(run / "projector_config.pbtxt")
-        wait(lambda: {name for name, about in get("plugins_listing").items() if about["enabled"]} >= TABS)
+        wait(lambda: {name for name, about in get("plugins_listing").items() if about["enabled"]} >= tabs)
         assert get("plugin/projector/runs") == ["faces"]
         config, later = run / "projector_config.pbtxt", "features_of_D:later"
         config.write_text(re.sub('features_of_D:[^"]*', later, config.read_text()))

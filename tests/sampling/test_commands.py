@@ -139,6 +139,7 @@ def test_project_writes_what_other_commands_read(draw, generator, tmp_path, caps
     images, out = ",".join(map(str, pictures)), tmp_path / "found"
     draw("project", f"image={images}", f"out={out}", "steps=3")
     assert "PSNR" in capsys.readouterr().out
+    assert b"/compositeWithTrained" in (out / "projection.png").read_bytes()
     assert load_vectors("latents", out / "latents.safetensors", 8).shape == (2, 8)
     picture = pixels(out / "projection.png")
     zoom = picture.shape[1] // 32  # of an image and its reconstruction, in two rows with captions

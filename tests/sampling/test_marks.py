@@ -72,9 +72,7 @@ def test_the_mark_is_left_out_on_request_and_names_seeds(run_dir, tmp_path, caps
 
 
 def test_a_training_marks_its_fakes_and_not_the_reals(run_dir):
-    found = {
-        path.name: b"trainedAlgorithmicMedia" in path.read_bytes() for path in (run_dir / "samples").rglob("*.png")
-    }
+    found = {one.name: b"trainedAlgorithmicMedia" in one.read_bytes() for one in (run_dir / "samples").rglob("*.png")}
     assert found.pop("reals.png") is False
     assert found
     assert all(found.values())
