@@ -11,9 +11,9 @@ augmentation, a resumed run, a prepared pyramid, `sample`, `interpolate`, `evalu
 versions of the libraries, so both files come from one machine.
 
 `benchmarks/results/2026-11-27_identity_5cf4f79_xeon_avx512.json` has the digests of 5cf4f79 (Intel Xeon with AVX-512,
-PyTorch 2.15).  On purpose, these differ since: `reference` (the plain twins), `recipes`, `walk.gif` (equal frames
-are one, shown for longer), `loop.webp` (a spline through latents), R1 and R2 below the final resolution (gamma is
-divided by 4 per level) and pretrained features (heads with a loss of their own).
+PyTorch 2.15).  On purpose, these differ since: `reference` (the plain twins), `recipes`, `walk.gif`, `loop.webp`, fakes
+of `bilateral` (drawn with twice the passes), pretrained features (heads with a loss of their own), and R1 and R2 below
+the final resolution (gamma is divided by 4 per level; without this, all of them have the bits of 5cf4f79).
 """
 
 import argparse
