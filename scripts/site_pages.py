@@ -19,7 +19,7 @@ from pggan.config.validation import alternatives, described, kinds_of
 ROOT = Path(__file__).parents[1]
 MOVED = {"README.md": "index.md", "outputs/README.md": "outputs.md"}  # pages from outside docs/
 RANK = "---\nsearch:\n  boost: {}\n---\n\n"  # at the top of a page, sets its rank in the site's search (others: 1)
-ADVICE_FIRST = {"better-faces.md": 2, "decisions.md": 0.001, "lab.md": 0.001, "quality.md": 0.2}
+ADVICE_FIRST = {"better-faces.md": 2, "quality.md": 0.2, "release.md": 0.1, "decisions.md": 0.001, "lab.md": 0.001}
 INTRODUCTION = """# Keys of `pggan {name}`
 
 {duty}
