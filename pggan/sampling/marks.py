@@ -31,9 +31,7 @@ PACKET = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta 
 
 def mark_line(wanted: bool, run: object, what: str) -> str | None:
     """Return a description that names the program, `run` and `what` (such as the seeds); None if not `wanted`."""
-    line = f"Drawn by a neural network: pggan {__version__}, run={run}, {what}"[:MOST_LETTERS]
-    # "?" replaces characters that XML forbids, such as control codes.
-    return re.sub(r"[^ -~\u00a0-\ud7ff]", "?", line) if wanted else None
+    return f"Drawn by a neural network: pggan {__version__}, run={run}, {what}" if wanted else None
 
 
 def saving(line: str | None, text: PngInfo | None = None) -> dict[str, Any]:
@@ -47,7 +45,8 @@ def saving(line: str | None, text: PngInfo | None = None) -> dict[str, Any]:
 
 def packet(line: str) -> bytes:
     """Return an XMP packet that marks an image as drawn by a neural network, with the description `line`."""
-    return PACKET.replace("LINE", escape(line)).encode()
+    # "?" replaces characters that XML forbids, such as control codes.
+    return PACKET.replace("LINE", escape(re.sub(r"[^ -~\u00a0-\ud7ff]", "?", line[:MOST_LETTERS]))).encode()
 
 
 def png_chunk(line: str | None) -> bytes:
