@@ -100,7 +100,7 @@ def check_resumable(
 def transfer(path: str, state: State) -> Iterator[str]:
     """Load the weights of another run, checkpoint or generator file into a new `state`; yields lines to log."""
     state_dicts, stem = load_weights(path, state.g_ema.architecture)
-    yield f"Weights taken over from {path}. The optimizers and the schedule start anew, with 0 images shown."
+    yield f"Weights taken over from {path}. The optimizers and the schedule start anew."
     if stem is not state.g_ema.architecture.stem:
         yield f"  The first images differ, because G's first layers have changed from {stem} to {Stem.official}."
     for name, network in zip(NETWORKS, (state.g.network, state.d.network, state.g_ema), strict=True):

@@ -146,9 +146,8 @@ def choose(
     from pggan.run.eta import until
 
     with console.status("Choosing a recipe") as status:
-        choices, about = find_recipe(
-            config, given, composed, status.update, scales=scales, card=card_of(values.get("device"))
-        )
+        card = card_of(values.get("device"))
+        choices, about = find_recipe(config, given, composed, status.update, scales=scales, card=card)
     final, reasons = composed(choices), {one.key: f": {one.reason}" for one in choices}
     schedule = final.schedule.build()
     size = f"{schedule.final_resolution}x{schedule.final_resolution}"

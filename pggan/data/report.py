@@ -46,9 +46,9 @@ class Findings:
             raise UserError("\n".join([f"{bad} of {total} images cannot be used:", *_lines(self._bad())]), remedy)
 
     def show(self) -> None:
-        unit = "faces" if any(entry.face is not None for entry in self.source.entries) else "images"
+        unit = "images" if all(entry.face is None for entry in self.source.entries) else "faces and faceless photos"
         left_out = f"Left out {len(self.reasons)} of {len(self.source.entries)} {unit}:"
-        for title, groups in ((left_out, self._bad()), (f"Notes about the other {unit}:", self._notes())):
+        for title, groups in ((left_out, self._bad()), ("Notes about the others:", self._notes())):
             if groups:
                 print("\n".join([title, *_lines(groups)]), file=sys.stderr)
         if others := self.source.others:

@@ -79,22 +79,23 @@ def choose_threads(costs: MeasuredCosts, recipe: Recipe, measure: Callable[[], N
     Args: costs: predicts step times of `recipe`; measure: times steps with the threads in use, and corrects `costs`.
     """
     threads, choices = torch.get_num_threads(), list[Choice]()
-
-    def step(side: int) -> float:
-        return costs(recipe.sizes, recipe.batch)[side] * value_at(recipe.batch, side)
-
     while threads > 1:
-        before, ratios = {side: step(side) for side in costs.ratios}, costs.ratios
+        old, ratios, speed = costs(recipe.sizes, recipe.batch), costs.ratios, costs.speed
         torch.set_num_threads(threads // 2)
-        measure()
-        side = max(before.keys() & costs.ratios.keys(), default=0)
-        if not side or step(side) > CLEARLY_FASTER * before[side]:
+        if ratios:
+            measure()
+        else:  # steps are too slow to be measured in the time allowed, so a matrix product is timed
+            costs.speed = speed_of(costs.device, costs.config.precision)
+        side = max(ratios.keys() & costs.ratios.keys(), default=recipe.sizes.resolution)
+        new = costs(recipe.sizes, recipe.batch)
+        if new[side] > CLEARLY_FASTER * old[side]:
             torch.set_num_threads(threads)
-            costs.ratios = ratios
+            costs.ratios, costs.speed = ratios, speed
             break
-        reason = f"{duration(step(side))} a step at {side}x{side}; {threads} threads need {duration(before[side])}"
+        now, then = (duration(value_at(recipe.batch, side) * each[side]) for each in (new, old))
+        reason = f"{now} a step at {side}x{side}; {threads} threads need {then}"
         threads //= 2
-        choices = [Choice("threads", threads, reason)]
+        choices = [Choice("threads", threads, reason if ratios else f"about {reason}")]
     return choices
 
 
@@ -192,7 +193,7 @@ def facts_of_files(config: DataConfig, path: str) -> DataFacts:
     sides = [side for side in sides if side >= MIN_RESOLUTION]
     if not sides:
         problem = f"None of the {len(entries):,} image files in {path} can be used."
-        needed = f"Give PNG, JPEG, WebP or AVIF images of at least {MIN_RESOLUTION}x{MIN_RESOLUTION} pixels."
+        needed = f"Images need at least {MIN_RESOLUTION}x{MIN_RESOLUTION} pixels."
         if finds_faces and not headers:
             problem = f"No face was found in {len(sample):,} of the {len(entries):,} image files in {path}."
             needed = "For images without faces, use crop=center."

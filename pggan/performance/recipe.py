@@ -189,20 +189,22 @@ class Recipe:
         sides = [schedule.final_resolution] if "schedule.final_resolution" in self.given else sides
         needs = {side: self.least_seconds(self.candidates(side)[0]) for side in sides}
         side = next((side for side in sides if needs[side] <= self.seconds), sides[-1])
-        above = f"{2 * side}x{2 * side} would take at least {duration(needs[2 * side])}" if 2 * side in needs else ""
-        self.take({"schedule.final_resolution": side}, above or facts.note)
+        double, reason = f"{2 * side}x{2 * side}", facts.note
+        if 2 * side in needs:
+            reason = f"{double} would take at least {duration(needs[2 * side])}"
+            if side < FEATURES_FROM and not facts.drawn and not self.grows:
+                reason += ". For faces, add init_from=pretrained:portraits64, and data.crop=faces if not yet cut out"
+        elif self.config.grow is not None and side == facts.resolution < 1024:
+            reason += f"; larger ones would allow {double}"
+        self.take({"schedule.final_resolution": side}, reason)
         if self.transfers:
-            self.take(
-                {"schedule.first_resolution": min(first, side)},
-                f"the weights of init_from= were trained up to {first}x{first}",
-            )
+            self.take({"schedule.first_resolution": min(first, side)}, f"init_from= has weights up to {first}x{first}")
         narrow, *wider = self.candidates(side)
         many = max(WIDER * self.final_images(side), WIDER_FROM)
         fitting = [each for each in wider if self.least_seconds(each, many) <= self.seconds]
         self.sizes = sizes = [narrow, *fitting][-1]
         maps = f"{self.width(sizes, MIN_RESOLUTION)} feature maps at 4x4, {self.width(sizes, side)} at {side}x{side}"
-        if len(fitting) < len(wider):
-            maps += f"; wider networks would see fewer than {many:,} images in these hours"
+        maps += "; wider networks are better in longer runs only" * (len(fitting) < len(wider))
         self.take({"model.fmap_base": sizes.fmap_base, "model.fmap_max": sizes.fmap_max}, maps)
         is_logistic = "loss" not in self.given or self.config.loss.name == "logistic"
         is_plain = is_logistic and self.config.model.discriminator is None

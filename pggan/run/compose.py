@@ -229,15 +229,14 @@ def introduce(
     if limit is not None:
         seconds = max(3600 * (limit.hours - reporter.hours), 0.0)
     reporter.console.end = time.monotonic() + seconds
-    count = len(schedule.phases)
-    phases = f"{count} phase{'s' * (count > 1)}, {schedule.total:,} images"
+    growth = f"{first}x{first} to {final}x{final}" if first < final else f"{final}x{final} from the start"
     classes = f", {len(pyramid.class_names or ())} classes, which training ignores unless data.labels=true"
     unused = classes if pyramid.class_names and not description["data"]["labels"] else ""
     for line in (
         f"Run directory  {run_dir}",
         f"Training set   {pyramid.images:,} images, {pyramid.channels} channels, up to {side}x{side}{unused}",
         f"Parameters     G {g:,}  D {d:,}",
-        f"Resolutions    {first}x{first} to {final}x{final}, {phases}",
+        f"Resolutions    {growth}, {schedule.total:,} images",
         f"Training time  {until(seconds, datetime.now())}",
         f"Watch it with  {command_line('monitor', run=run_dir)}",
         *filter(None, source.notes),

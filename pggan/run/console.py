@@ -24,7 +24,7 @@ from rich.text import Text
 from pggan.checkpoints.read import checkpoints_of
 from pggan.core.architecture import resolutions_between
 from pggan.core.schedule import Course, Phase
-from pggan.core.text import NEXT, duration
+from pggan.core.text import duration
 from pggan.run.summary import last_quality, quality
 from pggan.sampling.images import Pixels, to_pil
 
@@ -42,7 +42,7 @@ class LastingConsole(Console):
         super().__init__(stderr=True, highlight=False, markup=False, emoji=False, force_jupyter=False)
 
     def say(self, text: str, style: str | None = None) -> None:
-        if self.is_terminal and not text.startswith(NEXT):  # users copy commands, so commands are not wrapped
+        if self.is_terminal and "pggan " not in text:  # users copy commands, so commands are not wrapped
             text = fill(text, self.width, break_long_words=False, break_on_hyphens=False)
         self.print(text, soft_wrap=True, style=style)
 

@@ -143,9 +143,8 @@ class Server(ThreadingHTTPServer):
         """
         kind, fps, side = query["kind"], int(query["fps"]), int(query["resolution"])
         if kind not in ANIMATED or not 1 <= fps <= 120 or side not in self.generator.resolutions:
-            raise UserError(
-                f"The page asked for a wrong film: {side}x{side} pixels, fps={fps}, kind={kind}.", "Reload the page."
-            )
+            problem = f"The page asked for a wrong film: {side}x{side} pixels, fps={fps}, kind={kind}."
+            raise UserError(problem, "Reload the page.")
         small, side = (side, side), side * film_zoom(side)
         method = Image.Resampling.BICUBIC if query["smooth"] == "1" else Image.Resampling.NEAREST
 
@@ -157,7 +156,7 @@ class Server(ThreadingHTTPServer):
 
         with TemporaryDirectory(prefix="pggan-film-") as folder:
             path = check_output(f"{folder}/film{kind}", ANIMATED)
-            save_film(frames(), len(latents), fps, path, self.mark)
+            save_film(frames(), len(latents), fps, path, self.mark and f"{self.mark}, {query['faces']}")
             return path.read_bytes()
 
     def search(self, photo: bytes, query: dict[str, str]) -> Answer:
@@ -249,10 +248,12 @@ class Handler(BaseHTTPRequestHandler):
         local = urlsplit(f"//{host}").hostname in (HOST, "localhost")
         return local and (origin is None or urlsplit(origin).netloc == host)
 
-    def _content(self, name: str, query: dict[str, str]) -> bytes | Answer | None:
+    def _content(self, name: str, query: dict[str, str]) -> bytes | Answer | None:  # noqa: PLR0911 - one per request
         match self.command, name:
             case "GET", "latent":
                 return to_file(self.server.generator.latents(int(query["seed"])))
+            case "GET", "mark.bin":
+                return png_chunk(self.server.mark and f"{self.server.mark}, {query['face']}")
             case "POST", "image":
                 return to_pil(self.server.draw(self._latents(1), query)[0]).convert("RGBA").tobytes()
             case "POST", "film":

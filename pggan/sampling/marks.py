@@ -32,9 +32,7 @@ PACKET = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta 
 
 def mark_line(wanted: bool, run: object, what: str, how: str = DRAWN) -> str | None:
     """Return a description that names the program, `run` and `what` (such as the seeds); None if not `wanted`."""
-    line = f"{how}: pggan {__version__}, run={run}, {what}"[:MOST_LETTERS]
-    # "?" replaces characters that XML forbids, such as control codes.
-    return re.sub(r"[^ -~\u00a0-\ud7ff]", "?", line) if wanted else None
+    return f"{how}: pggan {__version__}, run={run}, {what}" if wanted else None
 
 
 def saving(line: str | None, text: PngInfo | None = None) -> dict[str, Any]:
@@ -49,7 +47,9 @@ def saving(line: str | None, text: PngInfo | None = None) -> dict[str, Any]:
 def packet(line: str) -> bytes:
     """Return an XMP packet that marks an image as drawn by a neural network, with the description `line`."""
     kind = "compositeWithTrainedAlgorithmicMedia" if line.startswith(BESIDE) else "trainedAlgorithmicMedia"
-    return PACKET.replace("KIND", kind).replace("LINE", escape(line)).encode()
+    # "?" replaces characters that XML forbids, such as control codes.
+    shown = escape(re.sub(r"[^ -~\u00a0-\ud7ff]", "?", line[:MOST_LETTERS]))
+    return PACKET.replace("KIND", kind).replace("LINE", shown).encode()
 
 
 def png_chunk(line: str | None) -> bytes:

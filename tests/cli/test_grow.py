@@ -18,17 +18,18 @@ def old(finished_run, tmp_path) -> Path:
     return Path(copytree(finished_run, tmp_path / "photos"))
 
 
-def test_the_next_resolution_is_added_when_the_hours_allow(old, chosen, make_pyramid, tmp_path):
+def test_the_next_resolution_is_added_when_the_hours_allow(old, chosen, make_pyramid, tmp_path, capsys):
     make_pyramid(tmp_path / "larger", resolution=64)
+    chosen(f"data.path={tmp_path / 'larger'}", f"run_dir={tmp_path / 'new'}", "devices=cpu", "hours=0.02")
+    assert ". For faces, add init_from=pretrained:portraits64, " in " ".join(capsys.readouterr().err.split())
     words = [f"grow={old}", f"data.path={tmp_path / 'larger'}", "devices=cpu"]
     short, long = chosen(*words, "hours=0.02"), chosen(*words, "hours=0.1")
     assert [values["schedule"]["first_resolution"] for values in (short, long)] == [16, 16]
     assert [values["schedule"]["final_resolution"] for values in (short, long)] == [16, 32]
     assert long["schedule"]["stable_images"][16] == 8  # one batch: 32x32 fades in at once
     assert long["schedule"]["fade_images"][32] > 1000
-    assert long["init_from"] == str(old)
+    assert (long["init_from"], long["ema"]["rampup"]) == (str(old), None)
     assert (long["model"]["fmap_max"], long["schedule"]["batch"], long["loss"]["name"]) == (8, 8, "wgan_gp")
-    assert long["ema"]["rampup"] is None
     assert {Path(values["run_dir"]).name for values in (short, long)} == {"photos-grown"}  # it has only a recipe
     recipe = read_recipe(Path(long["run_dir"]) / "recipe.yaml")
     assert recipe["schedule.final_resolution"] == 32
@@ -39,11 +40,12 @@ def test_the_next_resolution_is_added_when_the_hours_allow(old, chosen, make_pyr
     assert (short["schedule"]["first_resolution"], Path(short["run_dir"]).name) == (8, "photos-grown-2")
 
 
-def test_what_is_typed_beside_it_stays(old, chosen, tmp_path):
+def test_what_is_typed_beside_it_stays(old, chosen, tmp_path, capsys):
     alone = copytree(old / "checkpoints" / "000000160", tmp_path / "alone")  # without its run
     values = chosen(f"grow={alone}", "hours=0.1", "devices=cpu", "seed=5", "schedule.batch=4", "evaluation.metrics=[]")
     assert (values["seed"], values["schedule"]["batch"], values["evaluation"]["metrics"]) == (5, 4, [])
-    assert values["schedule"]["final_resolution"] == 16  # the images are no larger
+    shown = "; larger ones would allow 32x32." in " ".join(capsys.readouterr().err.split())
+    assert (values["schedule"]["final_resolution"], shown) == (16, True)
 
 
 @pytest.mark.parametrize(("available", "typed", "expected"), [(64, [], 16), (8, [], 8), (64, ["8"], 8)])

@@ -21,7 +21,7 @@ from pggan.sampling import explore
 from pggan.sampling.explore import PORT, STATIC, listen, to_file
 from pggan.sampling.latents import load_direction, save_vectors
 
-LOOK = "resolution=16&truncation=0.7&label=2"
+LOOK = "resolution=16&truncation=0.7&label=2&faces=seed+7"
 
 
 def ask(server, method, path, body=None, headers=None):
@@ -112,7 +112,7 @@ def test_a_film_has_all_frames_and_is_enlarged(server, generator, smooth):
     latents = generator.latents("0-8")  # more than are drawn at a time
     _, content = ask(server, "POST", f"/film?{LOOK}&kind=.webp&fps=25&smooth={smooth}", to_file(latents))
     with Image.open(BytesIO(content)) as film:
-        assert (film.n_frames, film.size) == (9, (512, 512))
+        assert (film.n_frames, film.size, b"the page, seed 7<" in content) == (9, (512, 512), True)
         film.seek(8)
         last = np.asarray(film.convert("RGB")).astype(int)
     expected = generator.render(latents[8:], truncation=0.7, label=2)[0]

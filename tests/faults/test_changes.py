@@ -201,7 +201,7 @@ def test_init_from_takes_over_weights_only_and_says_so(finished_run, tiny_config
     config = tiny_config(*settings, "ema.half_life_images=null", "schedule.learning_rate_g=0")
     assert train.run(config) == 0
     log = (tmp_path / "train.log").read_text()
-    assert f"Weights taken over from {source}. The optimizers and the schedule start anew, with 0 images shown." in log
+    assert f"Weights taken over from {source}. The optimizers and the schedule start anew." in log
     trained = load_generator(str(finished_run), torch.device("cpu")).network.state_dict()
     assert all(torch.allclose(seen[name], trained[name], atol=1e-5) for name in trained)
     discriminators = log.split("discriminator: ")[1].split(" of ")[0]

@@ -73,15 +73,17 @@ def test_measured_steps_are_believed_and_scale_those_of_other_networks(toy_data)
     assert {side: after[side] / before[side] for side in after} == pytest.approx(costs.ratios)
 
 
-def test_cpu_threads_are_halved_as_long_as_steps_become_clearly_faster():
+@pytest.mark.parametrize(("timed", "about"), [(True, ""), (False, "about ")])
+def test_cpu_threads_are_halved_as_long_as_steps_become_clearly_faster(timed, about, monkeypatch):
     before, times = torch.get_num_threads(), {4: 4.0, 2: 2.0, 1: 1.9}
-    recipe = SimpleNamespace(sizes=None, batch={4: 1})
+    recipe = SimpleNamespace(sizes=NetworkSizes(16, 256, 16), batch={4: 1})
 
     class Costs(SimpleNamespace):
         def __call__(self, *_):
-            return self.ratios
+            return self.ratios or {16: self.speed}
 
-    costs = Costs(ratios={16: times[4]})
+    costs = Costs(ratios={16: 4.0} if timed else {}, speed=4.0, device=None, config=SimpleNamespace(precision=None))
+    monkeypatch.setattr(hours, "speed_of", lambda *_: times[torch.get_num_threads()])
 
     def measure():
         costs.ratios = {16: times[torch.get_num_threads()]}
@@ -89,12 +91,11 @@ def test_cpu_threads_are_halved_as_long_as_steps_become_clearly_faster():
     torch.set_num_threads(4)
     try:
         ((key, value, reason),) = choose_threads(costs, recipe, measure)
-        assert (key, value, torch.get_num_threads(), costs.ratios) == ("threads", 2, 2, {16: 2.0})
-        assert reason == "2 s a step at 16x16; 4 threads need 4 s"
+        assert (key, value, torch.get_num_threads(), costs()) == ("threads", 2, 2, {16: 2.0})
+        assert reason == f"{about}2 s a step at 16x16; 4 threads need 4 s"
         times[2] = 4.0
         torch.set_num_threads(4)
-        assert choose_threads(costs, recipe, measure) == []
-        assert torch.get_num_threads() == 4
+        assert (choose_threads(costs, recipe, measure), torch.get_num_threads()) == ([], 4)
     finally:
         torch.set_num_threads(before)
 

@@ -213,7 +213,7 @@ function savePicture() {
   const { width } = $("face");
   const side = $("size").value === "exact" ? width : width * zoomOf(width);
   const canvas = resize(document.createElement("canvas"), $("face"), side, $("smooth").checked);
-  canvas.toBlob(async (blob) => download(await marked(blob), fileName(".png")));
+  canvas.toBlob(async (blob) => download(await marked(blob, currentName()), fileName(".png")));
 }
 
 function updateFilm() {
@@ -227,7 +227,7 @@ function updateFilm() {
 async function exportFilm(event) {
   event.preventDefault();
   timeline.stop();
-  const how = { kind: $("kind").value, fps: $("fps").valueAsNumber, smooth: $("smooth").checked };
+  const how = { kind: $("kind").value, fps: $("fps").valueAsNumber, smooth: $("smooth").checked, faces: timeline.keyframes.map(({ name }) => name) };
   $("export").hidden = true;
   $("progress").hidden = false;
   try {

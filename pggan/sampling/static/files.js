@@ -23,9 +23,9 @@ export function resize(canvas, from, side, smooth) {
   return canvas;
 }
 
-// Insert the chunk of mark.bin, which says that a network drew the picture, after a PNG file's header of 33 bytes.
-export async function marked(png) {
-  const chunk = await (await fetch("mark.bin")).arrayBuffer();
+// Insert the chunk of mark.bin, which says that a network drew `face`, after a PNG file's header of 33 bytes.
+export async function marked(png, face) {
+  const chunk = await (await fetch(`mark.bin?${new URLSearchParams({ face })}`)).arrayBuffer();
   return new Blob([png.slice(0, 33), chunk, png.slice(33)], { type: "image/png" });
 }
 

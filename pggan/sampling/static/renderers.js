@@ -17,8 +17,8 @@ class ServerRenderer {
     return new ImageData(new Uint8ClampedArray(await answer.arrayBuffer()), this.side);
   }
 
-  async film(latents, look, { kind, fps, smooth }) {
-    const query = new URLSearchParams({ ...look, kind, fps, smooth: Number(smooth) });
+  async film(latents, look, how) {
+    const query = new URLSearchParams({ ...look, ...how, smooth: Number(how.smooth) });
     return (await ask(`film?${query}`, new Blob(latents))).blob();
   }
 
