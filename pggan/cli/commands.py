@@ -68,13 +68,9 @@ class Command:
 
     @property
     def groups(self) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for name, choice in self.own_groups.items():
-            if name in COMMANDS:  # `pggan plan` has all config groups of `pggan train`
-                found |= COMMANDS[name].groups
-            elif choice:
-                found[name] = choice
-        return found
+        # `pggan plan` has all config groups of `pggan train`.
+        parts = (COMMANDS[name].groups if name in COMMANDS else {name: one} for name, one in self.own_groups.items())
+        return {group: choice for part in parts for group, choice in part.items() if choice}
 
 
 COMMANDS = {name: Command(name, function) for stage in STAGES.values() for name, function in stage.items()}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from types import NoneType
 from typing import Any, get_origin
 
 import hydra
@@ -122,6 +123,8 @@ def plain_errors(others: Sequence[type[Exception]]) -> Iterator[None]:
         raise missing_choice(group, choice, error.options or []) from error
     except (HydraException, OmegaConfBaseException, YAMLError, *others) as error:
         remedy = HEADER if "@experiment" in str(error) else "See --help for the keys and their values."
+        if re.search(r"nterpolation|\$\{", str(error)):
+            remedy = "Hydra replaces ${KEY} by the value of KEY. Rename a file or folder that has ${ in its name."
         raise UserError(" ".join(str(error).split()), remedy) from error
 
 
@@ -205,13 +208,17 @@ def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool
 
 def as_typed(value: str, kinds: tuple[Any, ...]) -> str:
     """Quote `value` for Hydra if the key takes text, so that 2024_12_25 stays text; expand ~ to the home directory."""
-    if QUOTED.fullmatch(value) or value in ("", "null") or (bool in kinds and value.lower() in ("true", "false")):
-        return value
-    text = os.path.expanduser(value)
-    if str in kinds or (not WORD.fullmatch(text) and os.path.exists(text)):  # if the file a,b.png exists, it is no list
+    text, takes_text = os.path.expanduser(value), list[str] in kinds
+    # If there is a file of this name, such as a,b.png or null, the file is meant.
+    if bool not in kinds and os.path.exists(text) and (str in kinds or not WORD.fullmatch(text)):
         return as_hydra_reads_it(text)
-    inside, takes_text = re.fullmatch(r"\[(.*)\]", text, re.DOTALL), list[str] in kinds
-    if re.search(r"['\"{]", text) or (inside and not takes_text):
+    is_null = value == "null" and (NoneType in kinds or str not in kinds)
+    if QUOTED.fullmatch(value) or value == "" or is_null or (bool in kinds and value.lower() in ("true", "false")):
+        return value
+    if str in kinds:
+        return as_hydra_reads_it(text)
+    inside = re.fullmatch(r"\[(.*)\]", text, re.DOTALL)
+    if (inside and not takes_text) or ((inside or not takes_text) and re.search(r"['\"{]", text)):
         return value
     is_list = LIST.fullmatch(text) or inside
     parts = (inside[1] if inside else text).split(",") if is_list else [text]

@@ -31,7 +31,6 @@ from pggan.run.run_dir import beside, choose_run_dir, lock_run_dir
 if TYPE_CHECKING:
     from pggan.performance.recipe import Choice
 
-RECIPE_FILE = "recipe.yaml"
 OF_ONE_RUN = {"run_dir", "resume", "hours", "grow"}  # other runs need other values, so recipe.yaml omits these keys
 OF_THE_MACHINE = {"devices", "threads"}  # values that the user has set fit one machine, so recipe.yaml leaves them out
 RECIPES = ("experiment", "debug")  # each choice in these config groups is a recipe with values for many keys
@@ -67,7 +66,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
     config = validated(TrainConfig, values)
     is_beside = config.run_dir is None and config.grow is not None
     run_dir = beside(Path(str(config.grow))) if is_beside else choose_run_dir(config.run_dir, config.name)
-    file = run_dir / RECIPE_FILE
+    file = run_dir / "recipe.yaml"
     if checkpoints_of(run_dir) and not file.exists():
         problem = f"run_dir={run_dir}: hours= is for a new run, but a run without hours= is already there."
         raise UserError(problem, "Choose another run_dir=, or leave out hours= to continue that run.")
@@ -195,8 +194,7 @@ def write(file: Path, values: dict[str, Any], choices: Sequence["Choice"] = (), 
     """Write `values` as an experiment file; comments explain the recipe (`about`), each key and each choice."""
     groups = {group: values[group]["name"] for group in NAMED_GROUPS}
     content: dict[str, Any] = {"defaults": [{f"override /{group}": name} for group, name in groups.items()], **values}
-    for group in groups:
-        content[group] = {key: value for key, value in values[group].items() if key != "name"}
+    content |= {group: {key: value for key, value in values[group].items() if key != "name"} for group in groups}
     reasons = {one.key: f"{override_of(one)}: {one.reason}." for one in choices}
     explained, section = meanings(groups), ""
     lines = ["# @package _global_", *(f"# {line}" for line in about)]

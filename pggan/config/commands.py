@@ -22,8 +22,7 @@ from pggan.core.architecture import Precision
 from pggan.core.errors import UserError, require
 from pggan.core.schedule import value_at
 
-NEWEST = "newest"
-ALL = "all"
+NEWEST, ALL = "newest", "all"
 Port = Annotated[int, ">=0 <=65535"]
 
 

@@ -88,11 +88,9 @@ def avatars(count: int, resolution: int) -> Source:
         raise UserError(problem, 'Install them with: pip install "pggan[avatars]"') from error
     credit = _definition()["meta"]  # the dataset's index.json names the artist, because many licences require this
     about: dict[str, object] = {"kind": "avatars", "name": STYLE, "backgrounds": BACKGROUNDS, "credit": credit}
-    header, found = ImageHeader(resolution, resolution, is_grey=False), []
-    for number in range(count):
-        file = ImageFile(Path(STYLE, f"{number:08d}"), partial(_draw, resolution, number))
-        found.append(Entry(file.path.name, file, header=header))
-    return Source(about, found)
+    header = ImageHeader(resolution, resolution, is_grey=False)
+    files = (ImageFile(Path(STYLE, f"{number:08d}"), partial(_draw, resolution, number)) for number in range(count))
+    return Source(about, [Entry(file.path.name, file, header=header) for file in files])
 
 
 def _draw(resolution: int, number: int) -> BinaryIO:

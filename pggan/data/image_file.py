@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
+from xml.etree import ElementTree
 from zlib import crc32, decompressobj
 
 import numpy as np
@@ -33,7 +34,8 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 PIXEL_LIMIT = 64_000_000
 BOMB_PIXELS = 16_000_000  # images with at most this many pixels are never refused as decompression bombs
 BOMB_RATIO = 100  # larger images are refused if the file has over 100 pixels per byte; photographs have under 10
-ORIENTATION_TAG = 0x0112
+ORIENTATION_TAG, TIFF = 0x0112, "http://ns.adobe.com/tiff/1.0/"  # EXIF's tag of the orientation, and XMP's namespace
+HIDDEN = ("exif", "APP1", "xmp")  # ImageMagick writes such data into the text of a PNG file, as hexadecimal digits
 TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
 TURN = {number: Image.Transpose[name] for number, name in enumerate(TURNS, 2)}  # the keys are EXIF orientations
 CONVERT = "convert it to PNG or JPEG"
@@ -109,7 +111,7 @@ def decode(file: ImageFile, channels: int, least_side: int = 0) -> tuple[Pixels,
             image.load()  # EXIF data may follow the pixels in a PNG file, so pixels are decoded first
             if stored in KEY_IN_8_BITS and "transparency" in image.info:
                 image.info["transparency"] = KEY_IN_8_BITS[stored](image.info["transparency"])
-        orientation, transform, has_bad_profile = _orientation(image), None, False
+        orientation, transform, has_bad_profile = _orientation(image.info), None, False
         if profile := image.info.get("icc_profile"):
             try:
                 base = "L" if Image.getmodebase(mode) == "L" else "RGB"
@@ -218,9 +220,9 @@ def _mended_jpeg(content: bytes, mode: str) -> bytes:
     """Remove harmless faults from a JPEG file; they could hide serious ones: libjpeg reports only the first fault."""
     # JFIF version and colour transform become known ones.  Metadata, stray bytes and zeros after pixels are removed.
     parts, place, missing = [content[:2]], 2, {(0, 0)}  # `missing`: incomplete DCT coefficients (component, number)
-    transform, stray = b"\2" if mode == "CMYK" else b"\1", b""  # what libjpeg assumes for an unknown colour transform
+    transform, strays = b"\2" if mode == "CMYK" else b"\1", list[bytes]()  # libjpeg takes this for unknown ones
     while (found := MARKER.search(content, place)) and found[1] != b"\xd9":
-        stray += content[place : found.start()].strip(b"\0\xff")
+        strays.append(content[place : found.start()])
         place = found.end() + int.from_bytes(content[found.end() : found.end() + 2])
         segment = b"\xff" + found[1] + content[found.end() : place]
         if found[1] not in b"\xe1\xe2\xe3\xe4\xe5\xe6\xe7\xe8\xe9\xea\xeb\xec\xed\xef\xfe":
@@ -236,25 +238,31 @@ def _mended_jpeg(content: bytes, mode: str) -> bytes:
             end = after.start() if after else len(content)
             pixels, place = content[place:end].rstrip(b"\0"), end
             parts.append(pixels + b"\0" * pixels.endswith(b"\xff"))  # in JPEG pixel data, a byte ff is stored as ff 00
-    stray += content[place : found.start() if found else None].strip(b"\0\xff")
-    if stray and (missing or len(stray) > 16):  # A lost scan or a lost table leaves such bytes.
+    strays.append(content[place : found.start() if found else None])
+    # A lost marker leaves such bytes: the pixels of a scan, or a table, which begins with its size, at least 19.
+    sizes = (int.from_bytes(one[at : at + 2]) == len(one) - at for one in strays for at in range(len(one) - 18))
+    if any(sizes) or (missing and b"".join(strays).strip(b"\0\xff")):
         return content
     # A missing end marker is added only if `missing` is empty.  If the last scan is cut, libjpeg reports an error.
     return b"".join([*parts, b"\xff\xd9" * (found is not None or not missing)])
 
 
-def _orientation(image: Image.Image) -> Any:
-    """Return the orientation (1 to 8) in EXIF or XMP data: 1 without such data, None if the data can't be read."""
-    info = image.info
+def _orientation(info: dict[Any, Any]) -> Any:
+    """Return the orientation (1 to 8) in EXIF or else XMP data: 1 without such data, None if the data can't be read."""
     try:
-        if "Raw profile type APP1" in info:  # older versions of ImageMagick write EXIF data under this name
-            info.setdefault("Raw profile type exif", info["Raw profile type APP1"])
-        # Pillow finds no orientation in XMP data with single quotes or spaces, or in UTF-16.
-        xmp = info.pop("xmp", b"").replace(b"\0", b"").decode("latin-1") + info.pop("XML:com.adobe.xmp", "")
-        in_xmp = re.search(r"(?<!\w)tiff:Orientation(?:\s*=|\b[^<>]*>)\s*[\"']?\s*(\d+)(?![.\d])", xmp)
-        Image.Exif().load(info.get("exif", b""))  # unlike `getexif`, this raises an error for damaged data
-        return Image.Image.getexif(image).get(ORIENTATION_TAG, int(in_xmp[1]) if in_xmp else 1)
-    except Exception:  # damaged EXIF data raises nearly every type of error
+        lines = (info.get(f"Raw profile type {name}", "").split("\n", 3) for name in HIDDEN)
+        exif, app1, xmp = (bytes.fromhex(parts[-1]) for parts in lines)
+        found = Image.Exif()
+        found.load(info.get("exif") or exif or app1)
+        if ORIENTATION_TAG in found:
+            return found[ORIENTATION_TAG]
+        text = info.get("xmp", xmp).replace(b"\0", b"").decode("latin-1")  # it may be UTF-16
+        # Inside of an element, XML can't define entities, which could fill the memory.
+        root = ElementTree.fromstring(f'<_ xmlns:tiff="{TIFF}">{re.sub("<[?]xml .*?[?]>", "", text)}</_>')  # noqa: S314
+        tag = f"{{{TIFF}}}Orientation"
+        values = (one.get(tag, one.text) for one in root.iter() if tag in (one.tag, *one.keys()))
+        return int(next(values, None) or 1)
+    except Exception:  # damaged data raise nearly every type of error
         return None
 
 

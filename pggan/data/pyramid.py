@@ -112,18 +112,13 @@ def parse_index(content: bytes) -> Index:
         levels = {int(level): [StoredFile(**shard) for shard in shards] for level, shards in raw["levels"].items()}
         names = None if raw["class_names"] is None else [str(name) for name in raw["class_names"]]
         labels_file = None if names is None else StoredFile(**raw["labels_file"])
+        wanted = StoredFile(LABELS_FILE, images, LABEL_BYTES * images, "")
+        bare = {level: [replace(shard, sha256="") for shard in shards] for level, shards in levels.items()}
         is_possible = (
             (images > 0 and channels in (1, 3, 4) and resolution in levels)
             and tuple(levels) == resolutions_between(MIN_RESOLUTION, resolution)
-            and all(
-                [replace(shard, sha256="") for shard in shards]
-                == [*islice(shards_of(level, channels, images), len(shards) + 1)]
-                for level, shards in levels.items()
-            )
-            and (
-                labels_file is None
-                or replace(labels_file, sha256="") == StoredFile(LABELS_FILE, images, LABEL_BYTES * images, "")
-            )
+            and all(one == [*islice(shards_of(level, channels, images), len(one) + 1)] for level, one in bare.items())
+            and replace(labels_file or wanted, sha256="") == wanted
         )
         index = Index(images, channels, resolution, names, labels_file, levels, dict(raw["source"]))
     except (KeyError, TypeError, AttributeError) as error:

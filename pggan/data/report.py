@@ -16,8 +16,7 @@ from pggan.data.image_file import BadImage, ImageHeader, decode, read_header, to
 from pggan.data.sources import Entry, Source
 from pggan.data.workers import Workers
 
-MAX_LINES = 20
-NAMED_IN_LINE = 3
+MAX_LINES, NAMED_IN_LINE = 20, 3
 SECOND = "#2"  # the second face of a.jpg is named a.jpg#2
 SIDE = 512  # the search for faces scales the longer side of photographs down to this many pixels
 
@@ -84,13 +83,9 @@ def _lines(groups: Mapping[str, list[str]]) -> list[str]:
 
 def examine(source: Source, workers: Workers) -> Findings:
     """Read the headers of all files of `source` in worker processes, and find the bad files."""
-    found = Findings(source)
-    for name, header in workers.in_order("Reading headers", header_of, source.in_reading_order()):
-        if isinstance(header, str):
-            found.reasons[name] = header
-        else:
-            found.headers[name] = header
-    return found
+    results = dict(workers.in_order("Reading headers", header_of, source.in_reading_order()))
+    headers = {name: result for name, result in results.items() if isinstance(result, ImageHeader)}
+    return Findings(source, headers, {name: result for name, result in results.items() if isinstance(result, str)})
 
 
 def header_of(entry: Entry) -> tuple[str, ImageHeader | str]:

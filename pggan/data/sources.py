@@ -70,15 +70,17 @@ class Source:
 def source_of(description: dict[str, object], files: Iterable[Entry]) -> Source:
     """Select the image files that are not hidden; a file's class is the first folder after the paths' common start."""
     # Of several files with the same name in an archive, the last one counts, as after unpacking.
-    named = (file._replace(name=str(PurePosixPath(file.name.translate(LATIN_1)))) for file in files)
-    found = {file.name: file for file in named if not re.search(r"(^|/)\.(?!\.?/)", file.name)}
-    suffixes = {name: PurePosixPath(name).suffix.lower() for name in found}
-    endings = {name: LINKED if found[name].problem == LINKED else suffix for name, suffix in suffixes.items()}
-    folders = {name: PurePosixPath(name).parts[:-1] for name in found if endings[name] in (*EXTENSIONS, *UNREADABLE)}
+    given = {str(PurePosixPath(file.name)): file for file in files}
+    named = {name.translate(LATIN_1): file for name, file in given.items()}
+    if len(named) < len(given):  # "ü" in UTF-8 and "ü" in Latin-1 must stay two names
+        named = {os.fsencode(name).decode(errors="backslashreplace"): file for name, file in given.items()}
+    found = {name: one._replace(name=name) for name, one in named.items() if not re.search(r"(^|/)\.(?!\.?/)", name)}
+    ends = {name: LINKED if found[name].problem == LINKED else PurePosixPath(name).suffix.lower() for name in found}
+    folders = {name: PurePosixPath(name).parts[:-1] for name in found if ends[name] in (*EXTENSIONS, *UNREADABLE)}
     shared = os.path.commonprefix([*folders.values()])  # noqa: RUF071 - of names of folders, not of letters
     depth = len(shared) - (bool(shared) and set(folders.values()) == {shared})
     images = [found[name]._replace(label=next(iter(parts[depth:]), None)) for name, parts in folders.items()]
-    others = Counter(endings[name] or "without extension" for name in found if name not in folders)
+    others = Counter(ends[name] or "without extension" for name in found if name not in folders)
     tables = (found.get("/".join([*shared[:length], TABLE])) for length in range(len(shared), -1, -1))
     return Source(description, images, dict(others.most_common()), next(filter(None, tables), None))
 

@@ -8,6 +8,7 @@ from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from decimal import Decimal
 from io import StringIO
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -70,7 +71,7 @@ def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> 
         if labels is True and source.table is not None:
             with source.table.file.open() as file:
                 content = file.read()
-        if isinstance(labels, str) or b'"labels"' in content:
+        if isinstance(labels, str) or b'"labels"' in content.replace(b"\0", b""):  # the table may be UTF-16
             start = f"{PurePosixPath(source.table.name).parent}/" if labels is True and source.table is not None else ""
             whole = {entry.name.removeprefix(start): entry.name for entry in entries}
             found = {whole[name]: label for name, label in read_labels(content, [*whole]).items()}
@@ -99,13 +100,14 @@ def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
     text = content.decode("utf-16" if content[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "utf-8-sig")
     if text.lstrip()[:1] in ("{", "["):
         # A dictionary would hide a name's second label, so JSON is read as pairs.  NaN (from Pandas) means no label.
-        rows = json.loads(text, object_pairs_hook=list, parse_constant=lambda _: None)
+        rows = json.loads(text, object_pairs_hook=list, parse_float=str, parse_constant=lambda _: None)
         rows = next((value for key, value in rows if key == "labels"), rows)
         if rows is None:
             raise ValueError("its labels are null, as StyleGAN's tool writes for images without classes")
         tables = [rows]
     else:
-        # The space after a separator is skipped, because YAML writes `name: "label"`.
+        # The space after a separator is skipped, because YAML writes `name: "label"`, or the same in single quotes.
+        text = re.sub(r"(?m)(^|: +)'([^'\"\r\n]*)'(?=:|\s*$)", r'\1"\2"', text)
         readers = (csv.reader(StringIO(text, newline=""), delimiter=sign, skipinitialspace=True) for sign in SIGNS)
         tables = [[row if any(row[2:]) else row[:2] for row in rows if row] for rows in readers]
         tables = [rows for rows in tables if rows and all(len(row) == 2 for row in rows)]
@@ -121,7 +123,7 @@ def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
         if isinstance(label, list) or (number is not None and not number.is_integer()) or text.endswith(",000"):
             raise ValueError(f"{name} has the label {label}; a label has to be the name or the number of a class")
         if number is not None and re.search("[.,e]", text.lower()):
-            text = str(int(number))  # 1.0 and 1 are the same class
+            text = str(int(Decimal(text.replace(",", "."))))  # 1.0 and 1 are the same class; a float drops digits
         if found.setdefault(plain(str(name)), text) != text:
             raise ValueError(f"{name} has two labels, {found[plain(str(name))]} and {text}")
     return matched(found, names)

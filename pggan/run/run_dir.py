@@ -12,20 +12,20 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from pggan.checkpoints.read import CONFIG_FILE, checkpoints_of, run_of
+from pggan.checkpoints.read import CONFIG_FILE, NEWEST, checkpoints_of, run_of
 from pggan.core.atomic_io import atomic_write, make_directory, try_lock
 from pggan.core.errors import UserError
 from pggan.core.text import command_line
-
-LOCK_FILE = ".lock"
 
 
 def choose_run_dir(run_dir: str | None, name: str) -> Path:
     """Return `run_dir` as a path, or outputs/<name>/<date>_<time> if `run_dir` is None."""
     if run_dir is not None:
-        path, is_utf8 = Path(run_dir), run_dir.encode(errors="ignore") == os.fsencode(run_dir)
-        if not is_utf8:
-            raise UserError(f"run_dir={path} is not valid UTF-8, so TensorBoard can't open it.", "Choose another name.")
+        path, remedy = Path(run_dir), "Choose another name."
+        if re.search(r"[\0-\x1f\x7f\ud800-\udfff]", run_dir):  # a surrogate stands for a byte that is not UTF-8
+            raise UserError(f"run_dir={run_dir!a} has control characters, or is not valid UTF-8.", remedy)
+        if path == Path(NEWEST):
+            raise UserError("run_dir=newest could not be found again: run=newest is the newest run of all.", remedy)
         if run_of(path) != path:
             raise UserError(f"run_dir={path} is a checkpoint.", f"To resume its run, set run_dir={run_of(path)}.")
         if path.exists() and not path.is_dir():
@@ -61,7 +61,7 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
 
     Raises UserError if another process holds the lock, or if the directory can't be written.
     """
-    path = run_dir / LOCK_FILE
+    path = run_dir / ".lock"
     try:
         samples = make_directory(run_dir / "samples")
         made = [*make_directory(run_dir / "checkpoints"), *samples]

@@ -60,16 +60,17 @@ def test_null_and_truths_of_keys_of_text_keep_their_meaning(monkeypatch):
     assert (values["labels"], values["landmarks"]) == (True, None)
 
 
-@pytest.mark.parametrize(("given", "images"), [("1e2", ["1e2"]), ("a.png,1e2", ["a.png", "1e2"]), ("a, b", ["a, b"])])
+@pytest.mark.parametrize(("given", "images"), [("1e2", ["1e2"]), ("a.png,1e2", ["a.png", "1e2"]), ("it's", ["it's"])])
 def test_names_in_a_list_are_taken_as_typed(given, images):
     assert compose("project", ["run=x", f"image={given}"])["image"] == images
 
 
 def test_a_file_with_signs_of_hydra_is_taken_as_typed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("a,b [1].png", "[1].png", "{3}.png", "Anna's.png"):
+    for name in ("a,b [1].png", "[1].png", "{3}.png", "Anna's.png", "'a'", "null"):
         (tmp_path / name).touch()
-        assert compose("project", ["run=x", f"image={name}"])["image"] == name
+        assert compose("inspect", [f"data={name}"])["data"] == name
+        assert name == "null" or compose("project", ["run=x", f"image={name}"])["image"] == name
     assert compose("sample", ["run=x", "latents=写真/a b.st,~/c"])["latents"] == ["写真/a b.st,~/c"]
     assert compose("sample", ["run=x", "latents=写真/a.st,~/c"])["latents"] == ["写真/a.st", str(Path.home() / "c")]
     assert compose("sample", ["run=x", "out=${run}/a b"])["out"] == "x/a b"

@@ -54,17 +54,14 @@ def test_links_and_devices_in_a_tar_are_not_followed(tmp_path):
     assert [*found.values()] == ["a link or another special file: unpack the archive"] * 4 + [None]
 
 
-def test_names_in_latin_1_are_read_in_an_old_tar(folder, tmp_path):
-    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.GNU_FORMAT, encoding="latin-1") as archive:
-        archive.add(folder / "a.png", "M\xe4dchen/\xfc.png")
-        archive.add(folder / "b", "b")
-    assert prepared(tmp_path / "a.tar", tmp_path / "set", labels=True).class_names == ["M\xe4dchen", "b"]
-
-
-def test_the_last_of_several_members_of_one_name_counts(tmp_path):
-    archive = write_tar(tmp_path / "a.tgz", [("x.png", png(0)), ("x.png", png(1))])
-    (entry,) = open_source(str(archive)).entries
-    np.testing.assert_array_equal(load_image(entry.file, 16, 3, "center")[0], noise(1))
+def test_names_in_latin_1_are_read_and_the_last_member_of_a_name_counts(tmp_path):
+    names = ["M\udce4dchen/x.png", "b/\xfc.png", "b/\xfc.png", "b/\udcfc.png"]  # the last name is in Latin-1, too
+    shown = {3: ["M\xe4dchen/x.png", "b/\xfc.png"], 4: [r"M\xe4dchen/x.png", "b/\xfc.png", r"b/\xfc.png"]}
+    for count, expected in shown.items():
+        archive = write_tar(tmp_path / f"{count}.tgz", [(name, png(seed)) for seed, name in enumerate(names[:count])])
+        entries = open_source(str(archive)).entries
+        assert [entry.name for entry in entries] == expected
+        np.testing.assert_array_equal(load_image(entries[1].file, 16, 3, "center")[0], noise(2))
 
 
 @pytest.mark.parametrize("write", [write_zip, write_tar])

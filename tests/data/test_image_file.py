@@ -112,7 +112,11 @@ def test_exif_orientation_is_applied_to_pixels_and_header(tmp_path, orientation,
         np.testing.assert_array_equal(load_image(path, 8, channels, "resize"), blocks_mean(expected, 8))
 
 
-@pytest.mark.parametrize("xmp", [b'<d tiff:Orientation="6"/>', "<d tiff:Orientation = ' 6 '/>".encode("utf-16")])
+OTHER = "<!--tiff:Orientation='3'--><a:Orientation xmlns:a='http://ns.adobe.com/tiff/1.0/'> &#54; </a:Orientation>"
+XMP = [b'<d tiff:Orientation="6"/>', OTHER.encode("utf-16")]
+
+
+@pytest.mark.parametrize("xmp", XMP)
 @pytest.mark.parametrize(("name", "mode"), [("a.jpg", "RGB"), ("a.jpg", "L"), ("a.jpg", "CMYK"), ("a.webp", "RGB")])
 def test_xmp_orientation_is_applied(tmp_path, name, mode, xmp):
     pixels = noise(8, 16)
@@ -122,9 +126,9 @@ def test_xmp_orientation_is_applied(tmp_path, name, mode, xmp):
     np.testing.assert_array_equal(load_image(path, 8, 3, "resize"), blocks_mean(upright, 8))
 
 
-@pytest.mark.parametrize("name", ["exif", "APP1"])
+@pytest.mark.parametrize("name", ["exif", "APP1", "xmp"])
 def test_orientation_in_the_text_of_a_png_is_applied(tmp_path, name):
-    text, pixels, data = PngInfo(), noise(8, 16), tag(3, b"\6\0").hex()
+    text, pixels, data = PngInfo(), noise(8, 16), (XMP[0] if name == "xmp" else tag(3, b"\6\0")).hex()
     text.add_text(f"Raw profile type {name}", f"\nexif\n{len(data) // 2:8}\n{data}\n")  # as ImageMagick writes it
     path = save(tmp_path / "a.png", pixels, pnginfo=text)
     np.testing.assert_array_equal(load_image(path, 8, 3, "resize"), blocks_mean(UPRIGHT[6](pixels), 8))

@@ -73,7 +73,7 @@ TABLES = JPEG.index(b"\xff\xdb")
 # JPEG files that decoders warn of, with all pixels of JPEG.
 ODD = {
     "jfif2.jpg": JPEG.replace(b"JFIF\0\1\1", b"JFIF\0\2\1"),
-    "between.jpg": JPEG[:TABLES] + b"\0\0" + JPEG[TABLES:],
+    "between.jpg": JPEG[:TABLES] + b"\0\0stray" * 99 + JPEG[TABLES:],
     "padded.jpg": JPEG[:-2] + bytes(8) + JPEG[-2:],
     "endless.jpg": JPEG[:-2] + bytes(64),
     "adobe.jpg": JPEG[:2] + b"\xff\xee\0\x0eAdobe\0d\0\0\0\0\x09" + JPEG[TABLES:],
