@@ -221,6 +221,7 @@ def _mended_jpeg(content: bytes, mode: str) -> bytes:
     # JFIF version and colour transform become known ones.  Metadata, stray bytes and zeros after pixels are removed.
     parts, place, missing = [content[:2]], 2, {(0, 0)}  # `missing`: incomplete DCT coefficients (component, number)
     transform, strays = b"\2" if mode == "CMYK" else b"\1", list[bytes]()  # libjpeg takes this for unknown ones
+    tables, used = set[int](), set[int]()  # Huffman tables; for a table that is not there, libjpeg may take another
     while (found := MARKER.search(content, place)) and found[1] != b"\xd9":
         strays.append(content[place : found.start()])
         place = found.end() + int.from_bytes(content[found.end() : found.end() + 2])
@@ -230,8 +231,13 @@ def _mended_jpeg(content: bytes, mode: str) -> bytes:
             parts.append(re.sub(rb"(?<=^\xff\xee..Adobe.{6})[^\0]", transform, segment, flags=re.DOTALL))
         if found[1] in b"\xc0\xc1\xc2":  # these segments (SOF0 to SOF2) start a Huffman-coded image
             missing = {(component, number) for component in segment[10::3] for number in range(64)}
+        while found[1] == b"\xc4" and len(segment) > 20:  # this segment (DHT) has tables: number, 16 counts, symbols
+            tables.add(segment[4])
+            segment = segment[:4] + segment[21 + sum(segment[5:21]) :]
         if found[1] == b"\xda":  # in a JPEG file, pixels follow each segment of this kind (SOS)
             first, last, bits = segment[-3:]
+            used |= {one >> 4 for one in segment[6:-3:2] if bits < 16 and first == 0}
+            used |= {16 + one % 16 for one in segment[6:-3:2] if last > 0}
             if bits & 15 == 0:  # with the lowest bits that this scan has, its DCT coefficients are complete
                 missing -= {(name, number) for name in segment[5:-3:2] for number in range(first, last + 1)}
             after = MARKER.search(content, place)
@@ -241,7 +247,7 @@ def _mended_jpeg(content: bytes, mode: str) -> bytes:
     strays.append(content[place : found.start() if found else None])
     # A lost marker leaves such bytes: the pixels of a scan, or a table, which begins with its size, at least 19.
     sizes = (int.from_bytes(one[at : at + 2]) == len(one) - at for one in strays for at in range(len(one) - 18))
-    if any(sizes) or (missing and b"".join(strays).strip(b"\0\xff")):
+    if any(sizes) or not used <= tables or (missing and b"".join(strays).strip(b"\0\xff")):
         return content
     # A missing end marker is added only if `missing` is empty.  If the last scan is cut, libjpeg reports an error.
     return b"".join([*parts, b"\xff\xd9" * (found is not None or not missing)])
