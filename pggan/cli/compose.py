@@ -19,7 +19,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from yaml import BaseLoader, YAMLError, load
 
 from pggan.checkpoints.generator_file import STATE_FILE
 from pggan.checkpoints.read import CONFIG_FILE, checkpoints_of, has_checkpoints, run_of
@@ -244,17 +244,24 @@ def named_file(override: str) -> Path | None:
 
 def with_recipes(overrides: Sequence[str]) -> list[str]:
     """Replace each override `experiment=FILE.yaml` by the keys in this file; other overrides have priority."""
-    files = [file for one in overrides if (file := named_file(one)) is not None]
     given, keys = [one for one in overrides if named_file(one) is None], {key_of(one) for one in overrides}
-    found = [one for file in files for one in read_recipe(file).items()]
-    return [*(f"{key}={as_hydra_reads_it(value)}" for key, value in found if key not in keys - {"experiment"}), *given]
+    found = [one for word in overrides if (file := named_file(word)) for one in read_recipe(file).items()]
+    return [*(f"{key}={as_word(value)}" for key, value in found if key not in keys - {"experiment"}), *given]
+
+
+def as_word(value: Any) -> str:
+    """Write a value of a recipe as a user would type it."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {as_word(each)}' for key, each in value.items())}}}"
+    return f"[{','.join(map(as_word, value))}]" if isinstance(value, list) else value
 
 
 def read_recipe(file: Path) -> dict[str, Any]:
-    """Read an experiment file as {full key or config group: value}; raises UserError if this file is invalid."""
+    """Read an experiment file as {full key or config group: text, list or dict}; raises UserError if it is invalid."""
     remedy = "Set experiment= to the recipe.yaml of a run, or to a file in the format of configs/experiment/."
     try:
-        content: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+        # All values are read as text, as on the command line: YAML would read 2024_05_06 as a number.
+        content: Any = load(file.read_bytes(), BaseLoader)  # noqa: S506 - makes only text, lists and dictionaries
     except (OSError, YAMLError, ValueError) as error:
         raise UserError(f"{file} can't be read: {error}.", remedy) from error
     if not isinstance(content, dict):

@@ -28,6 +28,7 @@ from pggan.core.process import (
     TASK_VARIABLE,
     TORCH_WAS_LOADED,
     __version__,
+    end_with_parent,
     environment,
 )
 
@@ -237,8 +238,6 @@ def console(argv: Sequence[str] | None = None) -> NoReturn:
     """The entry point of `pggan`, for users and for the processes that pggan starts."""
     use_utf8()
     if PARENT_VARIABLE in os.environ:  # pggan has started this process
-        from pggan.distributed.launch import end_with_parent
-
         parent = int(os.environ.pop(PARENT_VARIABLE))
         Thread(target=end_with_parent, args=[parent], name="parent", daemon=True).start()
     exit_process(run_rank() if TASK_VARIABLE in os.environ else main(argv))

@@ -35,13 +35,14 @@ def saved_config(file: Path) -> dict[str, Any]:
 
     try:
         values: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file} is not valid UTF-8.", "Save it as UTF-8.") from error
-    values = values.get("config", values)  # a state.json has the configuration under this key
-    before = values.pop("versions").get("directory") or os.getcwd()
-    values = of_earlier_version(values)
-    for key in ("path", "cache"):
-        value = values["data"][key]
+        values = values.get("config", values)  # a state.json has the configuration under this key
+        before = values.pop("versions").get("directory") or os.getcwd()
+        values = of_earlier_version(values)
+        data = {key: values["data"][key] for key in ("path", "cache")}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # for example an empty file, or half a file
+        remedy = "Remove it. The run then takes the configuration in its newest checkpoint."
+        raise UserError(f"{file} is damaged.", remedy) from error
+    for key, value in data.items():
         if before != os.getcwd() and value is not None and Path(before, value).exists():
             values["data"][key] = str(Path(before, value))
     return dict(values)

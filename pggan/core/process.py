@@ -5,6 +5,7 @@ import os
 import platform
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -53,6 +54,13 @@ def set_library_defaults() -> None:
         defaults["GOMP_SPINCOUNT"] = "100000"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+
+
+def end_with_parent(parent: int) -> None:
+    """Wait until the process `parent` ends, then send SIGTERM to this process, which saves and exits."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ TABLE = "dataset.json"  # StyleGAN's tools write the labels of images into this 
 COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
 LINKED = "links to folders (cp -rL copies their files)"
 SPECIAL = "a link or another special file: unpack the archive"
+HIDDEN = r"(^|/)(\.(?!\.?/)|@eaDir/)"  # names that begin with a dot, and folders of thumbnails of a Synology NAS
 # Python decodes the bytes of a non-UTF-8 file name to surrogates.  This table maps the surrogates to Latin-1 letters.
 LATIN_1 = {0xDC00 + byte: byte for byte in range(128, 256)}
 MAX_MEMBER_BYTES = 64_000_000  # maximum size of a file in an archive; larger files are refused
@@ -56,7 +57,9 @@ class Source:
     def __post_init__(self) -> None:
         if not self.entries:
             problem = f"There are no images in {self.description['name']}. Other files: {self.others or 'none'}."
-            raise UserError(problem, f"Images are files ending in {', '.join(EXTENSIONS)}.")
+            unpack = "A prepared data set has to be unpacked. Give the folder that holds its index.json."
+            kinds = f"Images are files ending in {', '.join(EXTENSIONS)}."
+            raise UserError(problem, unpack if ".bin" in self.others else kinds)
         # macOS may decompose the letters of names; the order must not depend on it.
         self.entries = sorted(
             self.entries, key=lambda entry: [normalize("NFC", part) for part in entry.file.path.parts]
@@ -74,7 +77,7 @@ def source_of(description: dict[str, object], files: Iterable[Entry]) -> Source:
     named = {name.translate(LATIN_1): file for name, file in given.items()}
     if len(named) < len(given):  # "ü" in UTF-8 and "ü" in Latin-1 must stay two names
         named = {os.fsencode(name).decode(errors="backslashreplace"): file for name, file in given.items()}
-    found = {name: one._replace(name=name) for name, one in named.items() if not re.search(r"(^|/)\.(?!\.?/)", name)}
+    found = {name: one._replace(name=name) for name, one in named.items() if not re.search(HIDDEN, name)}
     ends = {name: LINKED if found[name].problem == LINKED else PurePosixPath(name).suffix.lower() for name in found}
     folders = {name: PurePosixPath(name).parts[:-1] for name in found if ends[name] in (*EXTENSIONS, *UNREADABLE)}
     shared = os.path.commonprefix([*folders.values()])  # noqa: RUF071 - of names of folders, not of letters

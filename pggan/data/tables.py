@@ -66,21 +66,22 @@ def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> 
     if labels is False:
         return None, {}
     found = {entry.name: normalize("NFC", entry.label) for entry in entries if entry.label is not None}
-    with _refused(f"labels={labels}", '{"a.jpg": "cat"}, or CSV in UTF-8 with two columns: name, label'):
+    table = source.table if labels is True else None
+    given = f"labels={labels}" if table is None else table.name
+    with _refused(given, '{"a.jpg": "cat"}, or CSV in UTF-8 with two columns: name, label'):
         content = Path(labels).read_bytes() if isinstance(labels, str) else b""
-        if labels is True and source.table is not None:
-            with source.table.file.open() as file:
+        if table is not None:
+            with table.file.open() as file:
                 content = file.read()
         if isinstance(labels, str) or b'"labels"' in content.replace(b"\0", b""):  # the table may be UTF-16
-            start = f"{PurePosixPath(source.table.name).parent}/" if labels is True and source.table is not None else ""
+            start = "" if table is None else f"{PurePosixPath(table.name).parent}/"
             whole = {entry.name.removeprefix(start): entry.name for entry in entries}
             found = {whole[name]: label for name, label in read_labels(content, [*whole]).items()}
     if missing := [entry.name for entry in entries if entry.name not in found]:
-        raise UserError(
-            f"{len(missing)} of {len(entries)} images in {source.description['name']} have no class, {missing[0]} "
-            "for example.",
-            f"Put each image into a folder of its class, or give labels=FILE with a row per image: {missing[0]},CLASS",
-        )
+        problem = f"{len(missing)} of {len(entries)} images in {source.description['name']} have no class"
+        problem += f", {missing[0]} for example." if table is None else f" in {table.name}, {missing[0]} for example."
+        remedy = f"give labels=FILE with a row per image: {missing[0]},CLASS"
+        raise UserError(problem, f"Put each image into a folder of its class, or {remedy}")
     distinct = set(found.values())
     names = sorted(distinct, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, distinct)) else None)
     if len(names) == len(entries) > MOST_ALONE:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 
 from pggan.core.errors import UserError
-from pggan.core.process import SIGNALS, available_cores, keep_freed_memory
+from pggan.core.process import SIGNALS, available_cores, end_with_parent, keep_freed_memory
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -60,12 +60,5 @@ class Workers(AbstractContextManager["Workers"]):
 
 def _begin() -> None:
     keep_freed_memory()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
     # Without this thread, workers would outlive a killed parent, because they hold both ends of the pipe of tasks.
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "runs in a worker only"
-    parent.join()
-    os.kill(os.getpid(), signal.SIGKILL)
+    threading.Thread(target=end_with_parent, args=[os.getppid()], daemon=True).start()

@@ -6,7 +6,6 @@ collectives end ranks that hang while their processes run.
 
 import json
 import os
-import signal
 import socket
 import sys
 import tempfile
@@ -147,13 +146,6 @@ def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Ca
         ended.write_text(str(code))
         return 0
     return code
-
-
-def end_with_parent(parent: int) -> None:
-    """Wait until the process `parent` ends, then send SIGTERM to this process, which saves and exits."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def meeting_place(endpoint: str) -> tuple[str, bool | None]:

@@ -134,9 +134,7 @@ class Equalized(nn.Module):
         shape = weight.shape[:1] + x.shape[1:2] + weight.shape[2:]
         algorithm = algorithm_for(x, shape, self.rescaling)
         may_scale_x = self.rescaling is Rescaling.same and algorithm.only_scales
-        may_scale_x = may_scale_x and (shape, x.dtype) == (weight.shape, weight.dtype)
-        # The choice depends on the batch size, but an exported network must work for all batch sizes: scale the weight.
-        may_scale_x = may_scale_x and not torch.compiler.is_exporting() and not self.computing.served
+        may_scale_x = may_scale_x and (shape, x.dtype) == (weight.shape, weight.dtype) and not self.computing.served
         if may_scale_x and x.numel() < weight.numel():
             x, scale = x * scale, 1.0
         return x, self.prepared(algorithm, scale)

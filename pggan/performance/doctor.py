@@ -45,8 +45,8 @@ def run(config: DoctorConfig) -> int:
             found, good = check(device)
         except Exception as error:
             found, good = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}", False
-        print(f"{what:<10} {'ok' if good else 'broken' if needed else 'limited':<8} {found}", flush=True)
-        print("" if good else f"{'':>19} {remedy}\n", end="")
+        advice = "" if good else f"\n{'':>19} {remedy}"
+        print(f"{what:<10} {'ok' if good else 'broken' if needed else 'limited':<8} {found}{advice}", flush=True)
         broken += [what] * (needed and not good)
     if broken:
         print(f"Training can't run: {', '.join(broken)}.")

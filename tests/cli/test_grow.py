@@ -32,7 +32,7 @@ def test_the_next_resolution_is_added_when_the_hours_allow(old, chosen, make_pyr
     assert (long["model"]["fmap_max"], long["schedule"]["batch"], long["loss"]["name"]) == (8, 8, "wgan_gp")
     assert {Path(values["run_dir"]).name for values in (short, long)} == {"photos-grown"}  # it has only a recipe
     recipe = read_recipe(Path(long["run_dir"]) / "recipe.yaml")
-    assert recipe["schedule.final_resolution"] == 32
+    assert recipe["schedule.final_resolution"] == "32"
     assert not {"grow", "hours", "run_dir", "devices"} & recipe.keys()
     rmtree(old / "checkpoints" / "000000160")  # in the checkpoint before it, 16x16 is fading in
     Path(long["run_dir"], "train.log").touch()

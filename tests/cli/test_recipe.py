@@ -44,8 +44,9 @@ def test_a_recipe_is_read_as_it_was_written_and_given_keys_have_priority(old_rec
     assert (values["schedule"]["stable_images"][8], values["data"]["path"]) == (100, "it's [mine], yes")
     assert values["model"]["fmap_base"] == 256  # of the experiment
     assert compose("train", [f"experiment={old_recipe}", "loss=wgan_gp"])["loss"]["penalty_weight"] == 10
-    (tmp_path / "mine.yaml").write_text("defaults:\nseed: 5")
-    assert compose("train", ["experiment=~/mine.yaml"])["seed"] == 5
+    (tmp_path / "mine.yaml").write_text("defaults:\nseed: 5\nrun_dir: 2024_05_06\ndata: {path: ~/x}")
+    values = compose("train", ["experiment=~/mine.yaml"])
+    assert (values["seed"], values["run_dir"], values["data"]["path"]) == (5, "2024_05_06", str(tmp_path / "x"))
 
 
 def test_what_is_no_recipe_is_refused(tmp_path, capsys):
@@ -137,7 +138,7 @@ def test_a_run_of_hours_keeps_its_recipe_and_ends_in_time(toy_data, tmp_path, ev
     assert main([*words, HOURS]) == 0
     assert "  Resolution  " in capsys.readouterr().err
     recipe, (checkpoint, _) = read_recipe(tmp_path / "recipe.yaml"), newest_checkpoint(tmp_path)
-    assert recipe["monitor.tick_images"] == 32
+    assert recipe["monitor.tick_images"] == "32"
     assert not {"run_dir", "hours", "devices"} & recipe.keys()
     assert 0.8 * SECONDS < checkpoint.header["spent_seconds"] < 1.1 * SECONDS
     before = (tmp_path / "recipe.yaml").read_bytes()

@@ -142,7 +142,7 @@ def test_an_archive_has_the_classes_of_its_table_or_else_of_its_folders(tmp_path
 
 
 def test_names_in_a_zip_may_have_backslashes_and_unmarked_utf_8(tmp_path):
-    names = ("b\xe4r\\0.png", "katze\\1.png", "..\\..\\evil.png", "katze\\.thumbs\\2.png")
+    names = ("b\xe4r\\0.png", "katze\\1.png", "..\\..\\evil.png", "katze\\.thumbs\\2.png", "@eaDir\\3.png")
     archive = write_zip(tmp_path / "a.zip", [(name, png(seed)) for seed, name in enumerate(names)])
     content = bytearray(archive.read_bytes())
     for start in (b"PK\3\4", b"PK\1\2"):

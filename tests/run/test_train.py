@@ -79,9 +79,10 @@ def test_run_dir_alone_reads_the_configuration_in_a_checkpoint_if_config_yaml_is
     before, checkpoint = compose("train", [f"run_dir={run_dir}"]), run_dir / "checkpoints" / "000000160"
     (run_dir / "config.yaml").unlink()
     assert compose("train", [f"run_dir={run_dir}"]) == before
-    (run_dir / "config.yaml").write_bytes("name: caf\xe9".encode("latin1"))
-    with pytest.raises(UserError, match=r"config\.yaml is not valid UTF-8"):
-        compose("train", [f"run_dir={run_dir}"])
+    for content in ("name: caf\xe9".encode("latin1"), b"", b"data: photos", b"- a"):
+        (run_dir / "config.yaml").write_bytes(content)
+        with pytest.raises(UserError, match=r"config\.yaml is damaged.\s+Remove it"):
+            compose("train", [f"run_dir={run_dir}"])
     assert main(["train", f"run_dir={checkpoint}"]) == 2
     assert f"set run_dir={run_dir}." in capsys.readouterr().err
     assert {path.name for path in checkpoint.iterdir()} == {"weights.safetensors", "state.safetensors", "state.json"}
