@@ -180,9 +180,10 @@ class ImagePyramid:
         self._index = index
         digests = {level: [shard.sha256 for shard in shards] for level, shards in index.levels.items()}
         labels = index.labels_file and index.labels_file.sha256
-        known = json.dumps([index.images, index.channels, digests, labels, index.class_names])
-        self.fingerprint = hashlib.sha256(known.encode()).hexdigest()
-        self.former_fingerprint = hashlib.sha256(content).hexdigest()  # older checkpoints hold this fingerprint
+        known = [index.images, index.channels, digests, labels]
+        former = json.dumps(known).encode(), json.dumps([*known, index.class_names]).encode(), content
+        # Older checkpoints hold one of the other two fingerprints, which include the names of classes.
+        self.fingerprint, *self.former_fingerprints = (hashlib.sha256(each).hexdigest() for each in former)
         self.images, self.channels, self.resolution = index.images, index.channels, index.resolution
         self.resolutions = resolutions_between(MIN_RESOLUTION, index.resolution)
         self.class_names, self.source = index.class_names, index.source

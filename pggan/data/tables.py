@@ -6,7 +6,7 @@ import posixpath
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from decimal import Decimal
 from io import StringIO
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from unicodedata import normalize
 
 import numpy as np
+import yaml
 
 from pggan.core.atomic_io import parse_json
 from pggan.core.errors import UserError
@@ -23,7 +24,7 @@ from pggan.data.sources import Entry, Source
 
 Value = TypeVar("Value")
 
-SIGNS = ",;\t| :"
+SIGNS = ",;\t| "
 MOST_ALONE = 10  # It is an error if more images than this all have different classes.
 NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?", re.IGNORECASE)
 
@@ -31,17 +32,18 @@ NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?", re.IGNORECASE)
 def with_landmarks(source: Source, path: Path) -> Source:
     """Add landmarks from a JSON file {name: points in pixels of the upright image}; an image without points is bad."""
     with _refused(f"landmarks={path}", '{"a.jpg": [[x, y], …]} with 4, 5 or 68 points'):
-        listed = {name: landmarks_from(points) for name, points in parse_json(path.read_bytes()).items()}
+        given = parse_json(path.read_bytes())
+        listed = {name: landmarks_from(points, name) for name, points in given.items() if points}  # null: no face
     faces, missing = matched(listed, [entry.name for entry in source.entries]), "no landmarks in the landmarks file"
     with_faces = (entry._replace(face=faces.get(entry.name)) for entry in source.entries)
     return replace(source, entries=[one if one.name in faces else one._replace(problem=missing) for one in with_faces])
 
 
-def landmarks_from(points: Any) -> Landmarks:
+def landmarks_from(points: Any, name: str = "a face") -> Landmarks:
     """Convert 4 points, 5 points (with the nose) or dlib's 68 points to `Landmarks`, or raise ValueError."""
     array: Landmarks = np.array(points, float)
     if array.shape not in ((4, 2), (5, 2), (68, 2)) or not np.isfinite(array).all():
-        raise ValueError(f"a face needs 4, 5 or 68 finite points; one face has {array.shape[0] if array.ndim else 0}")
+        raise ValueError(f"{name} needs 4, 5 or 68 finite points [x, y], and has {array.shape[0] if array.ndim else 0}")
     if len(array) == 68:
         array = np.stack([array[36:42].mean(0), array[42:48].mean(0), array[48], array[54]])
     return np.delete(array, 2, axis=0) if len(array) == 5 else array
@@ -107,11 +109,12 @@ def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
             raise ValueError("its labels are null, as StyleGAN's tool writes for images without classes")
         tables = [rows]
     else:
-        # The space after a separator is skipped, because YAML writes `name: "label"`, or the same in single quotes.
-        text = re.sub(r"(?m)(^|: +)'([^'\"\r\n]*)'(?=:|\s*$)", r'\1"\2"', text)
         readers = (csv.reader(StringIO(text, newline=""), delimiter=sign, skipinitialspace=True) for sign in SIGNS)
         tables = [[row if any(row[2:]) else row[:2] for row in rows if row] for rows in readers]
         tables = [rows for rows in tables if rows and all(len(row) == 2 for row in rows)]
+        if re.search(r"^[^,;\t\n]+:\s", text, re.MULTILINE):  # such as the first row of a mapping in YAML
+            with suppress(yaml.YAMLError, TypeError, AttributeError):
+                tables = [[(key.value, one.value) for key, one in yaml.compose(text, yaml.BaseLoader).value], *tables]
         if not tables:
             raise ValueError("its rows do not have two columns")
     pairs = max(tables, key=lambda rows: len(matched({str(row[0]): 0 for row in rows}, names)))

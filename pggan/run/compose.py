@@ -167,7 +167,7 @@ def find_source(
     with group.collective_errors():
         if checkpoint is not None:
             check_networks(checkpoint, architecture)
-            prints = (pyramid.fingerprint, pyramid.former_fingerprint)
+            prints = (pyramid.fingerprint, *pyramid.former_fingerprints)
             notes += check_resumable(checkpoint, changed, config.allow_changes, schedule, prints)
             if checkpoint.images >= schedule.total and run_of(checkpoint.directory) != run_dir:
                 shown, end = f"{checkpoint.images:,} images", f"{schedule.total:,}"

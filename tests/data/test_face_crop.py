@@ -91,6 +91,7 @@ def test_faces_are_prepared_and_images_without_landmarks_are_left_out(tmp_path):
         landmarks = turned(UPRIGHT, degrees)
         Image.fromarray(draw(landmarks)).save(tmp_path / "photos" / "deep" / f"{number}.png")
         listed[f"deep/{number}.png"] = landmarks.tolist()
+    listed["nobody.png"] = None
     Image.fromarray(draw(UPRIGHT)).save(tmp_path / "photos" / "nobody.png")
     (tmp_path / "faces.json").write_text(json.dumps(listed))
     landmarks = str(tmp_path / "faces.json")

@@ -36,6 +36,8 @@ def test_labels_and_class_names_come_back(tmp_path):
     assert (pyramid.class_names, pyramid.labels.tolist(), pyramid.labels.dtype) == (names, labels, np.int64)
     content = (pyramid.path / "labels.bin").read_bytes()
     assert content == b"".join(label.to_bytes(8, "little") for label in labels)
+    edit_index(pyramid.path, class_names=["a", "b", "c"])
+    assert ImagePyramid(pyramid.path).fingerprint == pyramid.fingerprint
     edit_index(pyramid.path, class_names=["cat", "dog"])
     with pytest.raises(UserError, match=r"label outside 0\.\.1"):
         ImagePyramid(pyramid.path)

@@ -27,7 +27,7 @@ def test_68_and_5_and_4_points_are_the_same_landmarks():
             landmarks_from(bad)
 
 
-@pytest.mark.parametrize("content", ["", '{"a.png": {"x": 1}}', "a.png 1 2 3"])
+@pytest.mark.parametrize("content", ["", '{"a.png": {"x": 1}}', "a.png 1 2 3", '{"a.png": [[1, 2]]}'])
 def test_a_file_without_landmarks_is_refused(folder, tmp_path, content):
     (tmp_path / "bad.json").write_text(content)
     with pytest.raises(UserError, match="landmarks="):
@@ -55,7 +55,7 @@ FORMS = {
     "excel.txt": "".join(f"{name}\t{label}\r" for name, label in LABELS.items()),
     "quoted.csv": "".join(f'"./{name}","{label}",,\n' for name, label in LABELS.items()),
     "labels.yaml": "".join(f"{name}: {label}\n" for name, label in LABELS.items()),
-    "quoted.yaml": "".join(f"\"{name}\": '{label}'\n" for name, label in LABELS.items()),
+    "quoted.yaml": "# of pets\n" + "".join(f"\"{name}\": '{label}'  # sure\n" for name, label in LABELS.items()),
     "aligned.txt": "".join(f" {name:20} {label}\n" for name, label in LABELS.items()),
     "spaces.txt": "".join(f"{name} {label}\n" for name, label in LABELS.items()),
     "backslashes.csv": "name,label\n"

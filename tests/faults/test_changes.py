@@ -134,10 +134,14 @@ def test_a_run_finds_its_images_wherever_they_are(begun, tmp_path, monkeypatch, 
     assert found == expected
 
 
-def test_checkpoints_with_the_fingerprint_of_earlier_versions_resume(stopped, tiny_config, toy_data):
+@pytest.mark.parametrize("version", [1, 2])
+def test_checkpoints_with_the_fingerprint_of_earlier_versions_resume(stopped, tiny_config, toy_data, version):
     directory = newest_checkpoint(stopped)[0].directory
-    header = json.loads((directory / "state.json").read_text())
-    header["data"] = hashlib.sha256((toy_data / "index.json").read_bytes()).hexdigest()
+    header, content = json.loads((directory / "state.json").read_text()), (toy_data / "index.json").read_bytes()
+    index = json.loads(content)
+    digests = {level: [shard["sha256"] for shard in shards] for level, shards in index["levels"].items()}
+    with_names = [index["images"], index["channels"], digests, None, None]
+    header["data"] = hashlib.sha256(json.dumps(with_names).encode() if version == 2 else content).hexdigest()
     write_header(directory, header)
     assert train.run(tiny_config(f"run_dir={stopped}")) == 0
 
