@@ -1,4 +1,4 @@
-"""Progressive growing of GANs: train, sample and explore face generators from 4x4 to 1024x1024."""
+"""Progressive growing of GANs: train, sample and explore generators of face images up to 1024x1024."""
 
 from pkgutil import resolve_name
 from typing import Any

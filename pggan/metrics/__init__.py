@@ -35,7 +35,7 @@ def find(key: str, name: str, known: Mapping[str, str]) -> Any:
     place = known.get(name, name)
     if ":" not in place:
         raise UserError(f"There is no {key}={name}.", nearest(name, [*known, "MODULE:OBJECT"]))
-    if name not in known and "" not in sys.path:  # A user's module may be in the working directory.
+    if name not in known and "" not in sys.path:  # for a user's module in the working directory
         sys.path.insert(0, "")
     try:
         return resolve_name(place)
@@ -74,7 +74,7 @@ class Task:
         return self.known[key]
 
     def of_fakes(self, calculate: Callable[[Tensor], Tensor], count: int) -> RowCollector:
-        """Return the collector, one per function, that applies `calculate` to at least `count` fakes."""
+        """Return the collector that applies `calculate` to at least `count` fakes; metrics share this collector."""
         found: RowCollector = self.collectors.setdefault(calculate, RowCollector(calculate, 0, self.partition))
         found.count = max(found.count, count)
         return found
@@ -92,7 +92,7 @@ class Task:
 
 
 class Metric(ABC):
-    """A metric adds collectors of fakes to `task`; after all fakes are drawn, `values` computes the results."""
+    """A metric.  The constructor adds collectors to `task`, and `values` computes results after all fakes are drawn."""
 
     paper_images: ClassVar[int]  # number of fakes, and of reals, that the metric's paper uses
     least_images: ClassVar[int]
@@ -126,7 +126,7 @@ class Evaluator:
     """Evaluates one generator after another; results that depend on reals only are cached."""
 
     def __init__(self, names: Sequence[str], extractor: str, device: torch.device, count: int | None) -> None:
-        """Load metrics and extractor, or raise UserError.  Metrics use up to `count` fakes (None: `paper_images`)."""
+        """Load metrics and extractor, or raise UserError.  A metric uses up to `count` fakes (None: `paper_images`)."""
         self.count, self.known = count, dict[Any, Any]()
         self.metrics: dict[str, type[Metric]] = {name: find("metrics", name, METRICS) for name in names}
         self.extractor: Any = None
@@ -164,7 +164,7 @@ class Evaluator:
         pictures = {name: picture for one in found if group.is_main for name, picture in one.pictures().items()}
         notes, looked_at = list[str](), (network.architecture.features or "").partition("@")[0]
         if self.extractor is not None and looked_at == self.extractor.name:
-            notes = [f"Metrics with this extractor look too good, because D was trained on its features ({looked_at})."]
+            notes = [f"Metrics with {looked_at} look too good: the discriminator was trained on these features."]
         return Evaluation(values, notes, pictures)
 
 

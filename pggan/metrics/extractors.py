@@ -38,7 +38,7 @@ class Extractor:
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
-        """Return features [N, F], float32 on the CPU, of images uint8 [N, C, R, R]; UserError if one is not finite."""
+        """Return features [N, F], float32 on the CPU, of images uint8 [N, C, R, R]; UserError for NaN or infinity."""
         colour = images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
         found = [self.network(chunk) for chunk in torch.split(colour, CHUNK)]
         features = torch.cat([one[0] if isinstance(one, tuple) else one for one in found]).float().cpu()
@@ -84,7 +84,7 @@ def pixels() -> Callable[[Tensor], Tensor]:
 
 
 def box_means(images: Tensor) -> Tensor:
-    """Average images down to at most 32x32.  Distances of results are RMS differences between pixels in [0, 1]."""
+    """Average images down to at most 32x32; distances between results are RMS differences of pixels in [0, 1]."""
     means = F.adaptive_avg_pool2d(images.float(), min(PIXEL_SIDE, images.shape[-1])).flatten(1)
     scaled: Tensor = means / (255 * float(means.shape[1]) ** 0.5)
     return scaled

@@ -1,4 +1,4 @@
-"""Metrics of features: FID, KID, precision and recall, and nearest training images."""
+"""Metrics that compare features of images: FID, KID, precision and recall, and nearest training images."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -23,13 +23,13 @@ SHOWN = 4  # A picture shows each fake beside the fake's 4 nearest training imag
 
 
 def distance_blocks(others: Tensor, *orientations: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Divide images into blocks of B; for each, yield the first image's index, and distances [B, M] to `others` [M, F].
+    """For each block of B images, yield the first image's index, and the distances [B, M] to `others` [M, F].
 
-    `orientations`: features [N, F] of the images and, optionally, of mirror images: then the smaller distance counts.
+    `orientations`: features [N, F] of the images and, optionally, of the mirrored images; the smaller distance counts.
     """
     for start in range(0, len(orientations[0]), DISTANCE_ROWS):
         rows = [one[start : start + DISTANCE_ROWS].double() for one in orientations]
-        # A matrix product is ten times as fast, but its rounding gives equal features of norm L distances up to 1e-7 L.
+        # A matrix product makes `cdist` ten times as fast, but equal features of norm L may have a distance of 1e-7 L.
         blocks = (torch.cdist(one, others.double(), compute_mode="use_mm_for_euclid_dist") for one in rows)
         yield start, reduce(torch.minimum, blocks)
 
@@ -183,7 +183,8 @@ class NearestNeighbours(Metric):
         reals, mirrored, *fakes = task.precise(every, mirrored, *fakes)
         self.distances, self.nearest = nearest_images(reals, *fakes, count=SHOWN)
         distances = self.distances[:, 0]
-        among = nearest_images(reals, reals[: self.count], mirrored, count=2)[0][:, 1]  # Column 0 is the real itself.
+        # The nearest image of a real is the real itself, so the second nearest counts.
+        among = nearest_images(reals, reals[: self.count], mirrored, count=2)[0][:, 1]
         # If many reals are duplicates, the quantile is 0.  Then only fakes that equal a real up to rounding are copies.
         rounding = SAME_IMAGE * float(torch.linalg.vector_norm(every, dim=1).mean())
         are_copies = (distances < among.quantile(QUANTILE)) | (distances <= rounding)

@@ -1,14 +1,14 @@
 """Sliced Wasserstein distance between patches of a Laplacian pyramid (Karras et al. 2018, section 5, official code).
 
 At each level, 128 patches of 7x7 pixels are cut from each image, and normalised per channel over all patches of a set.
-The patches of both sets (fakes and reals) are projected on 512 random unit vectors.  The distance along a vector is the
-mean difference between the sorted projections; SWD is the mean over all vectors, times 1000.
+The patches of both sets (fakes and reals) are projected onto 512 random unit vectors.  The distance along a vector is
+the mean difference between the sorted projections.  SWD is the mean over all vectors, times 1000.
 
 `swd_floor` is the distance between two halves of the reals.  A perfect generator reaches this distance, not 0.
 
 Unlike the official code, this code does not flip reals, or repeat grayscale images to three channels.  Patch corners
-and directions are the same in each evaluation, so that equal sets have the distance 0.  This code also supports 8x8
-images (one level).  It does not divide channels with zero variance by their standard deviation.
+and unit vectors are the same in each evaluation, so that equal sets have the distance 0.  This code also supports 8x8
+images (one level).  This code does not divide channels with zero variance by their standard deviation.
 """
 
 import tempfile
@@ -29,12 +29,12 @@ PATCHES = 128
 SIDE = 7
 MIN_LEVEL = 16
 DIRECTIONS = 4 * 128
-AT_ONCE = 32  # Patches are projected on 32 directions at once, which takes 268 MB of memory for 16384 images.
+AT_ONCE = 32  # Patches are projected onto 32 unit vectors at once, which takes 268 MB of memory for 16384 images.
 BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
 
 
 def blur(images: Tensor) -> Tensor:
-    """Filter images [N, C, S, S] with BINOMIAL and reflection padding."""
+    """Filter images [N, C, S, S] with the kernel BINOMIAL and reflection padding."""
     return separable_filter(F.pad(images, (2, 2, 2, 2), mode="reflect"), BINOMIAL)
 
 
@@ -69,14 +69,14 @@ def cut_patches(level: Tensor, corners: Tensor) -> Tensor:
 
 
 def corners_of(block: int, count: int, side: int) -> Tensor:
-    """Draw rows and columns [2, count, 128] of patches in `count` images; `block` (first image's index) is the seed."""
+    """Draw rows and columns [2, count, 128] of 128 patches in each of `count` images; the seed is `block`."""
     generator = generator_for(0, f"swd patches {side}", block)
     corners: Tensor = torch.randint(side - SIDE + 1, (2, count, PATCHES), generator=generator)
     return corners
 
 
 def random_directions(size: int, side: int) -> Tensor:
-    """Random unit vectors, the columns of [size, DIRECTIONS], for the pyramid level with `side` x `side` pixels."""
+    """Random unit vectors, as columns of a matrix [size, DIRECTIONS], for the `side` x `side` level of the pyramid."""
     directions = torch.randn(size, DIRECTIONS, generator=generator_for(0, "swd directions", side), dtype=torch.float64)
     units: Tensor = directions / directions.norm(dim=0)
     return units.float()
@@ -103,7 +103,7 @@ class PatchCollector(Collector):
             self.sums[side].append(torch.stack([values.sum(2), values.square().sum(2)], 1))
 
     def normalise(self, side: int) -> None:
-        """Normalise the patches at level `side`, in place: mean 0 and standard deviation 1 per channel."""
+        """Normalise the patches of the `side` x `side` level in place: mean 0 and standard deviation 1 per channel."""
         sums = self.partition.all_gather(self.sums[side]).sum(0) / (self.count * PATCHES * SIDE**2)  # [2, C]
         mean = sums[0]
         deviation = (sums[1] - mean.square()).clamp(min=0).sqrt()
@@ -113,7 +113,7 @@ class PatchCollector(Collector):
             block.sub_(mean.float().view(shape)).div_(deviation.float().view(shape))
 
     def project(self, side: int, directions: Tensor) -> Tensor:
-        """Project the patches of all ranks on `directions` [C * 49, K]; returns [K, number of patches]."""
+        """Project all ranks' patches onto K unit vectors `directions` [C * 49, K]; returns [K, number of patches]."""
         device = self.partition.group.device
         there = directions.to(device)
         projected = [(block.to(device).flatten(2) @ there).cpu() for block in self.patches[side]]
@@ -127,7 +127,7 @@ def stored(block: Tensor) -> Tensor:
             # The data are written before mapping, because on a full disk, a write to mapped memory kills the process.
             file.write(block.numpy().tobytes())
             file.flush()
-            # Unlike np.memmap, this keeps no file open: an evaluation has more blocks than a process may open files.
+            # Unlike np.memmap, torch.from_file keeps no file open: a process can't open one file per block.
             return torch.from_file(file.name, shared=True, size=block.numel()).view(block.shape)
     except OSError as error:
         problem = f"The images' patches can't be stored in {tempfile.gettempdir()}: {error.strerror}."

@@ -60,7 +60,7 @@ def opened(config: DrawConfig, truncation: float = 1.0) -> tuple[TrainedGenerato
 
 
 def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int = 0) -> tuple[Tensor, list[str]]:
-    """Return latents [K, Z] and names for image files, for cell `number` of a film's grid (see `interpolate`)."""
+    """Return K latents [K, Z] and K names of image files, for cell `number` of a film's grid (see `interpolate`)."""
     if config.latents is None:
         wanted = [seed + 1000 * number for seed in parse_seeds(config.seeds)]
         return generator.latents(wanted), [f"seed-{seed:06d}" for seed in wanted]
@@ -69,9 +69,9 @@ def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int =
 
 
 def require_size(count: int, side: int, zoom: int, grid: str | None) -> None:
-    """Raise UserError if `count` images do not fit into `grid` or, enlarged from `side` by `zoom`, into MOST_PIXELS."""
+    """Raise UserError if `grid` has fewer than `count` cells, or if the picture has more than MOST_PIXELS pixels."""
     columns, rows = parse_grid(grid, "grid") if grid else (count, 1)
-    require(count <= columns * rows, "grid", grid, f"columns x rows, with places for all {count} images")
+    require(count <= columns * rows, "grid", grid, f"columns x rows, with at least {count} cells")
     if (pixels := count * (side * zoom) ** 2) > MOST_PIXELS:
         problem = f"A picture of {count:,} images of {side}x{side}, enlarged by zoom={zoom}, has {pixels:,} pixels."
         raise UserError(problem, f"At most {MOST_PIXELS:,} are possible: lower zoom=, or draw fewer images.")
@@ -165,7 +165,7 @@ def project_images(config: ProjectConfig) -> int:
 
 
 def find_directions(config: DirectionsConfig) -> int:
-    """Write a file of principal directions, and a sheet; each row follows one direction from the same seed."""
+    """Write principal directions to a file, and draw a sheet: each row moves one seed's latent along one direction."""
     out = output_path(config.out, config.run, "directions", (".safetensors",))
     generator, settings = opened(config)
     latents, size = generator.latents(config.seeds), generator.latent_size

@@ -61,7 +61,7 @@ def run(config: ExploreConfig) -> int:
         address = f"http://{HOST}:{server.server_port}/"
         print(f"{address}\nCtrl-C ends the server.", flush=True)
         if config.open:
-            Thread(target=webbrowser.open, args=[address], daemon=True).start()  # a browser in the terminal blocks
+            Thread(target=webbrowser.open, args=[address], daemon=True).start()  # Text browsers block until they end.
         with suppress(KeyboardInterrupt):
             server.serve_forever()
     print(f"\n{next_command('export', 'format=web', 'out=page', **config.generator_keys)}")
@@ -81,7 +81,7 @@ def listen(
 
 
 def directions_file(run: str, given: str | None) -> Path | None:
-    """Return `given` or, without `given`, the run's file of named directions (None for run=pretrained:NAME)."""
+    """Return the path of the file of directions: `given` or, by default, the run's (None for run=pretrained:NAME)."""
     if given is not None or run.startswith(PREFIX):
         return None if given is None else Path(given)
     path = run_of(Path(run).parent if Path(run).name == GENERATOR_FILE else Path(run))

@@ -92,7 +92,7 @@ def sheet(images: Iterable[Pixels], columns: int, zoom: int, captions: Sequence[
 
 
 def sheet_zoom(resolution: int, columns: int) -> int:
-    """Return the largest zoom (at least 1) with images at most MIN_TILE pixels wide, and a sheet at most WIDEST."""
+    """Return the largest zoom (at least 1) for a sheet up to WIDEST pixels wide, with images up to MIN_TILE pixels."""
     return max(min(MIN_TILE, WIDEST // columns) // resolution, 1)
 
 
@@ -123,7 +123,7 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 def film_of(grids: dict[Path, GridFacts], count: int, most: int = MAX_FILM) -> Iterator[Pixels]:
-    """Yield `count` frames [H, W, 3] of a film of `grids`; each frame stands for the same number of training images."""
+    """Yield `count` frames [H, W, 3] of a time-lapse film of `grids`, evenly spaced by number of training images."""
     paths, facts = [*grids], [*grids.values()]
     with Image.open(paths[-1]) as largest:
         side = largest.width * film_zoom(largest.width, most)

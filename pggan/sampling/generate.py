@@ -23,7 +23,7 @@ class RenderSettings:
     """Settings for drawing images."""
 
     resolution: int
-    alpha: float
+    alpha: float  # weight of the newest layers, from 0 to 1
     truncation: float = 1.0  # 1 means no truncation
     label: Tensor | int | None = None  # one class for all images, or classes [N]; None if G has no classes
 

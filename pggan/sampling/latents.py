@@ -1,4 +1,4 @@
-"""Latents: their files, paths through them, directions, and G's mean 4x4 features for truncation.
+"""Files and paths of latents, directions in latent space, and the generator's mean 4x4 features for truncation.
 
 Shapes: N latents, Z latent size, K keyframes (latents that a path passes through) or directions, F frames of a path.
 """
@@ -30,7 +30,7 @@ Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # (starts [F, Z], ends [F,
 Distances = Callable[[Tensor], Tensor]  # maps latents [N, Z] to the distances [N - 1] between successive latents
 
 MAX_SEEDS = 1_000_000  # A million latents of size 512 take 2 GiB.
-SMOOTHNESS = 15  # standard deviation in frames of the Gaussian that smooths a random walk, at most 1/6 of its frames
+SMOOTHNESS = 15  # A Gaussian with a standard deviation of 15 frames (or frames / 6 if less) smooths a random walk.
 SAMPLES_PER_KEYFRAME = 64  # number of points per keyframe at which a path's length is measured
 CENTER_SEEDS = 1024  # Truncation pulls features towards the mean over this many latents.
 OBSERVED = 4096  # number of latents for the principal component analysis
@@ -150,7 +150,7 @@ def observed_features(network: Generator, count: int, label: Tensor | int | None
 def mean_features(network: Generator, label: Tensor | int | None) -> Tensor:
     """Return the mean [1, C, 4, 4] of G's 4x4 features for the class `label` (None if G has no classes).
 
-    Truncation pulls features towards this mean.  Shorter latents would change nothing, because G normalises latents.
+    Truncation pulls features towards this mean.  Shorter latents would change no image, because G normalises latents.
     """
     return observed_features(network, CENTER_SEEDS, label)[1].mean(0, keepdim=True)
 

@@ -1,7 +1,6 @@
 """Marks pictures and films as drawn by a neural network, in XMP metadata (IPTC's DigitalSourceType).
 
-Sources: IPTC Photo Metadata Standard 2025.1; XMP specification part 3 (where packets lie in each kind of file).
-Imports no torch.
+Sources: IPTC Photo Metadata Standard 2025.1; XMP specification part 3 (storage in files).  Imports no torch.
 """
 
 import re

@@ -55,7 +55,7 @@ def search(network: Generator, target: Pixels, settings: RenderSettings, steps: 
     """Find the latent with the image nearest to `target`; yields the best [Z] after each batch of seeds and each step.
 
     Adam optimises several latents at once on the sphere of radius sqrt(Z); noise helps latents out of local minima.
-    The StyleGAN2 projector (Karras et al. 2020, appendix D) optimises in W instead, and compares images by LPIPS.
+    StyleGAN2's projector (Karras et al. 2020, appendix D) optimises the mapped latent w, and compares images by LPIPS.
     """
     device = network.weights[0].device
     goal = to_float(torch.tensor(target, device=device)[None])

@@ -64,9 +64,9 @@ class Film:
 class TrainedGenerator:
     """A trained generator, which draws images; on one machine, a seed or a latent always gives the same image.
 
-    Attributes: resolution, alpha: the defaults for drawing; images: the number of images shown in training;
-    resolutions: all resolutions that the network can draw; latent_size: Z; num_classes and class_names: 0 and empty if
-    there are no classes; network: the PyTorch module; loaded: the content of the generator's file.
+    Attributes: resolution, alpha (weight of the newest layers, from 0 to 1): the defaults for drawing; images: number
+    of images shown in training; resolutions: all that the network can draw; latent_size: Z; num_classes, class_names:
+    0 and empty without classes; network: the PyTorch module; loaded: the content of the generator's file.
     """
 
     def __init__(self, loaded: LoadedGenerator) -> None:
@@ -101,7 +101,7 @@ class TrainedGenerator:
         if alpha is None:
             alpha = self.alpha if resolution in (None, self.resolution) else 1.0
         if not 0 <= alpha <= 1:
-            raise UserError(f"alpha={alpha} is out of range.", "Take a number from 0 (old layers) to 1 (new layers).")
+            raise UserError(f"alpha={alpha} is out of range.", "Take the weight of the newest layers, from 0 to 1.")
         numbers = [*map(str, range(self.num_classes))]
         names = [*self.class_names, *numbers] if isinstance(label, str) else numbers
         name = names[0] if label is None and names else str(label)
@@ -112,19 +112,19 @@ class TrainedGenerator:
         return RenderSettings(resolution or self.resolution, alpha, truncation, number)
 
     def sample(self, seeds: Seeds, **options: Any) -> Pictures:
-        """Draw one PIL picture for each seed; `options` go to the method `settings`."""
+        """Draw one PIL picture per seed; `options` are arguments of the method `settings`, such as resolution=64."""
         return self.draw(self.latents(seeds), **options)
 
     def draw(self, latents: Tensor, **options: Any) -> Pictures:
-        """Draw one PIL picture for each of `latents` [N, Z]; `options` go to the method `settings`."""
+        """Draw one PIL picture for each of `latents` [N, Z]; `options` are arguments of the method `settings`."""
         return Pictures(map(to_pil, self.stream(latents, self.settings(**options))))
 
     def grid(self, seeds: Seeds = "0-15", columns: int | None = None, **options: Any) -> Image.Image:
-        """Draw the images of `seeds` on one sheet; `options` go to the method `settings`."""
+        """Draw the images of `seeds` on one sheet; `options` are arguments of the method `settings`."""
         return self.sample(seeds, **options).grid(columns)
 
     def path(self, seeds: Seeds, kind: str, frames: int, settings: RenderSettings | None = None) -> Tensor:
-        """Return a path [`frames`, Z] through `seeds`; if `settings` is given, images change at constant speed."""
+        """Return latents [`frames`, Z] on a path through `seeds`; with `settings`, images change at constant speed."""
         require(kind in PATHS and frames >= 2, "path, frames", f"{kind}, {frames}", f"one of {PATHS}, and at least 2")
         distances = None if settings is None else partial(self.visible_steps, settings)
         return path_through(self.latents(seeds), kind, frames, distances)
@@ -135,13 +135,13 @@ class TrainedGenerator:
         return torch.cat([laplacian_distance(before, after) for before, after in pairwise(images)])
 
     def interpolate(self, seeds: Seeds, frames: int = 9, path: str = "slerp", **options: Any) -> Pictures:
-        """Draw the frames of a path (slerp, lerp or loop) through `seeds`; `options` go to the method `settings`."""
+        """Draw the frames of a path (slerp, lerp or loop) through `seeds`; `options` are arguments of `settings`."""
         return self.draw(self.path(seeds, path, frames), **options)
 
     def film(
         self, out: str | Path, seeds: Seeds, frames: int = 180, path: str = "loop", fps: int = 30, **options: Any
     ) -> Film:
-        """Write a film (.mp4, .webp or .gif) of a path through `seeds`; its images change at constant speed."""
+        """Write a film (.mp4, .webp or .gif) of a path through `seeds`, on which images change at constant speed."""
         place, settings = check_output(str(out), ANIMATED), self.settings(**options)
         latents = self.path(seeds, path, frames, settings)
         shown = (sheet([image], 1, film_zoom(settings.resolution)) for image in self.stream(latents, settings))

@@ -58,7 +58,7 @@ def test_a_note_tells_that_d_looked_at_the_same_features(finished_run, toy_data,
         evaluated(finished_run, toy_data, ["kid"], alone, 16, features=backbone_fingerprint(), extractor=one).notes
         for one in (LITE0, "pixels")
     ]
-    note = "Metrics with this extractor look too good, because D was trained on its features (efficientnet-lite0)."
+    note = "Metrics with efficientnet-lite0 look too good: the discriminator was trained on these features."
     assert notes == [[note], []]
 
 
