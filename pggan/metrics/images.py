@@ -24,8 +24,8 @@ from pggan.sampling.generate import RenderSettings, draw, render_each, seed_late
 from pggan.sampling.images import Pixels
 
 FIRST_SEED = 10_000
-MAX_IMAGES = 64  # A block has at most 64 images.
-BLOCK_PIXELS = 2**24  # A block has at most 2^24 pixels: 16 images of 1024x1024.
+MAX_IMAGES = 64  # A rank reads blocks of at most 64 images.
+BLOCK_PIXELS = 2**24  # A rank reads blocks of at most 2^24 pixels: 16 images of 1024x1024.
 DRAWN_PIXELS = 2**22  # G draws batches of at most 2^22 pixels: 4 images of 1024x1024.
 
 

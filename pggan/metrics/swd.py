@@ -95,7 +95,7 @@ class PatchCollector(Collector):
 
     def add(self, images: Tensor) -> None:
         for side, level in zip(self.levels, laplacian_pyramid(images.float()), strict=True):
-            # Patch corners are drawn for a full block, so that they do not depend on the length of the last block.
+            # A shorter last block draws corners for a full block too, so that an image's corners are always the same.
             corners = corners_of(self.starts[len(self.patches[side])], self.partition.size, side)[:, : len(images)]
             patches = stored(cut_patches(level, corners.to(images.device)).cpu())
             self.patches[side].append(patches)

@@ -116,7 +116,7 @@ def writing(path: Path) -> Iterator[Path]:
         with atomic_write(path) as temporary:
             yield temporary
     except (OSError, ValueError, RuntimeError) as error:
-        if getattr(error, "errno", None) is not None:  # Only encoder errors, which have no errno, become UserErrors.
+        if getattr(error, "errno", None) is not None:  # The file system raised this error, not the encoder.
             raise
         remedy = "Use a smaller zoom=, grid= or resolution=, or another kind of file."
         raise UserError(f"{path} can't hold these images: {error}.", remedy) from error
