@@ -168,7 +168,7 @@ def best_of(directories: Sequence[Path]) -> Path | None:
 
 
 def choose_checkpoint(run: str, choice: str | int) -> str:
-    """Return the path of the checkpoint that `choice` selects, or `run` for 'newest'; raises UserError if none fits."""
+    """Return the path of the checkpoint `choice` (best or a number of images shown), or `run` if `choice` is newest."""
     if choice == NEWEST:
         return run
     found = checkpoints_of(Path(run))
