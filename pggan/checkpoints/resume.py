@@ -72,9 +72,9 @@ def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
 def check_resumable(
     checkpoint: Checkpoint, changed: dict[str, str], allowed: Sequence[str], schedule: Schedule, prints: Sequence[str]
 ) -> list[str]:
-    """Return a log line for each setting in `changed`, which maps a key to 'key: before -> now'.
+    """Return a log line for each changed setting; `changed` is {key: 'key: before -> now'}.
 
-    Raises UserError if a setting in REFUSED changed, unless the setting is in `allowed`.
+    Raises UserError if a setting no longer exists, or if a setting in REFUSED changed without being in `allowed`.
     """
     if gone := [key for key in changed if key in WITHDRAWN]:
         problem = f"The run of {checkpoint.directory} has settings that no longer exist: {', '.join(gone)}."

@@ -58,7 +58,7 @@ def shard_name(level: int, number: int) -> str:
 
 
 def is_pyramid(path: Path) -> bool:
-    """Return whether the directory `path` is a dataset, maybe damaged.  An index.json may be of another program."""
+    """Return whether the directory `path` is a dataset, maybe damaged.  index.json alone may be another program's."""
     index = path / INDEX_FILE
     return (path / shard_name(MIN_RESOLUTION, 0)).is_file() or (index.is_file() and FORMAT in index.read_text("latin1"))
 
