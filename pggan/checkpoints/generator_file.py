@@ -27,7 +27,7 @@ WEIGHTS_FILE = "weights.safetensors"  # this file of a checkpoint holds G, D and
 AVERAGED = "generator_ema/"  # in WEIGHTS_FILE, the tensor names of the averaged G have this prefix
 GENERATOR_FILE = "generator.safetensors"  # this file of a run holds the newest averaged G
 HEADER_KEY = "pggan"
-CLASS_NAMES = "class_names"  # a header entry, which only generators trained with labels have
+CLASS_NAMES = "class_names"  # only the headers of generators trained with labels have this entry
 ENTRIES = ("images", "phase", "resolution", "alpha", "architecture", CLASS_NAMES)  # training writes these entries
 PROVENANCE = ("license", "data_statement")  # optional header entries: the weights' licence, the training images' origin
 PREFIX = "pretrained:"  # run=pretrained:NAME means a generator that comes with the package
@@ -37,7 +37,7 @@ NOTHING: "Mapping[str, torch.nn.Module]" = MappingProxyType({})
 
 @dataclass(frozen=True)
 class LoadedGenerator:
-    """A generator that was read from a file, with the resolution and alpha that training had reached."""
+    """A generator from a file, with the resolution and the fade-in weight (alpha) that training had reached."""
 
     network: "Generator"
     resolution: int
@@ -50,7 +50,7 @@ class LoadedGenerator:
 
 
 def load_generator(run: str, device: "torch.device", key: str = "run") -> LoadedGenerator:
-    """Load the averaged generator of `run`: a run, checkpoint or generator file.  Errors name the option `key`."""
+    """Load the averaged G of `run` (a run, checkpoint or generator file); `key` is the option's name in messages."""
     import torch  # imported late, because torch loads slowly
 
     from pggan.networks.networks import Generator
@@ -110,7 +110,7 @@ def path_of_run(run: str, key: str = "run") -> Path:
 
 
 def generator_path(run: str, key: str = "run") -> Path:
-    """Return the path of the generator file that `run` is or contains; error messages name the option `key`."""
+    """Return the path of the generator file that `run` is or contains; `key` is the option's name in messages."""
     path = path_of_run(run, key)
     if (path / STATE_FILE).is_file():  # checkpoints of version 4 have one file for each network
         path /= WEIGHTS_FILE if (path / WEIGHTS_FILE).exists() else "generator_ema.safetensors"
@@ -125,7 +125,7 @@ def generator_path(run: str, key: str = "run") -> Path:
 
 
 def read_generator_header(path: Path) -> dict[str, Any]:
-    """Read and check a generator file's header.  Inside `refusing_generators`, every error becomes a UserError."""
+    """Read and check a generator file's header.  Callers turn errors into UserError with `refusing_generators`."""
     if not path.is_file():
         raise ValueError("the path is not a regular file")
     with safe_open(path, "np") as file:
@@ -140,7 +140,7 @@ def architecture_in(about: dict[str, Any]) -> Architecture:
     """Read the architecture from the header `about`; raises ValueError, KeyError or TypeError if it is invalid."""
     architecture = Architecture.from_plain(about["architecture"])
     if about["resolution"] not in architecture.resolutions or not 0 <= about["alpha"] <= 1 or about["images"] < 0:
-        raise ValueError("the stored resolution, alpha or number of images shown is impossible")
+        raise ValueError("the stored resolution, fade-in weight (alpha) or number of images shown is impossible")
     return architecture
 
 

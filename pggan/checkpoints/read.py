@@ -34,7 +34,7 @@ NEWEST, BEST = "newest", "best"  # values of checkpoint=
 CONFIG_FILE = "config.yaml"  # a directory that contains this file is a run directory
 OUTPUTS = Path("outputs")  # run directories are in this folder by default
 EVENTS = "events.out.tfevents.*"  # TensorBoard reads these files in a run directory
-FILE_NAME = r"[a-z_]+\.safetensors"  # no slash is allowed, so that a file name can't lead to another directory
+FILE_NAME = r"[a-z_]+\.safetensors"  # allows no slash, because a slash could lead to another directory
 
 
 class CorruptCheckpoint(Exception):
@@ -168,7 +168,7 @@ def best_of(directories: Sequence[Path]) -> Path | None:
 
 
 def choose_checkpoint(run: str, choice: str | int) -> str:
-    """Return the path of the checkpoint that `choice` selects, or `run` for 'newest'; raises UserError if none fits."""
+    """Return the path of the checkpoint `choice` (best or a number of images shown), or `run` if `choice` is newest."""
     if choice == NEWEST:
         return run
     found = checkpoints_of(Path(run))

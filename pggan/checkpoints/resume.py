@@ -23,7 +23,7 @@ REFUSED = {
     "seed": "with another seed the order of images changes, so some images come twice in this epoch",
     "loss.name": "with another loss the discriminator's scores have another meaning",
     "data": "the data set is not the one that the checkpoint was trained on",
-    "schedule": "for the checkpoint's number of images, the new schedule has another resolution or alpha",
+    "schedule": "at the checkpoint's image count, the new schedule has another resolution or fade-in weight (alpha)",
 }
 
 # {tensor name: the tensor's axis whose length depends on the number of classes}
@@ -72,15 +72,14 @@ def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
 def check_resumable(
     checkpoint: Checkpoint, changed: dict[str, str], allowed: Sequence[str], schedule: Schedule, prints: Sequence[str]
 ) -> list[str]:
-    """Return a log line for each setting in `changed`, which maps a key to 'key: before -> now'.
+    """Return a log line for each changed setting; `changed` is {key: 'key: before -> now'}.
 
-    Raises UserError if a setting in REFUSED changed, unless the setting is in `allowed`.
+    Raises UserError if a setting no longer exists, or if a setting in REFUSED changed without being in `allowed`.
     """
     if gone := [key for key in changed if key in WITHDRAWN]:
         problem = f"The run of {checkpoint.directory} has settings that no longer exist: {', '.join(gone)}."
-        raise UserError(
-            problem, f"Start a new run with its weights: init_from={checkpoint.directory} and a new run_dir=."
-        )
+        remedy = f"Start a new run with its weights: init_from={checkpoint.directory} and a new run_dir=."
+        raise UserError(problem, remedy)
     header, shown = checkpoint.header, schedule.at(max(checkpoint.images - 1, 0))
     kinds = {
         "seed": "seed" in changed,
@@ -119,7 +118,8 @@ def transfer(path: str, state: State) -> Iterator[str]:
 def taken_over(name: str, own: Tensor, theirs: Tensor) -> Tensor | None:
     """Adapt another run's tensor `theirs` to the shape of `own`; returns None if that is impossible.
 
-    Between grey and colour, every channel gets the mean of `theirs` over the channels.  New classes keep their weights.
+    If only one of the two is for grey images, each channel gets the mean of `theirs` over the channels.
+    If only the number of classes differs, the classes that only `own` has keep the weights in `own`.
     """
     theirs, kind = theirs.to(own.device), name.split(".", maxsplit=1)[0]
     axis = CLASS_AXES.get(name, int(kind == "from_rgb"))  # the tensors may differ in length only along this axis
@@ -140,7 +140,7 @@ def taken_over(name: str, own: Tensor, theirs: Tensor) -> Tensor | None:
 
 
 def load_weights(path: str, architecture: Architecture) -> tuple[StateDicts, Stem]:
-    """Load each network's weights and G's stem from `path`; raises UserError if they do not fit `architecture`."""
+    """Load all weights and the type of G's stem (first layers); raises UserError if `architecture` can't use them."""
     if has_checkpoints(Path(path)):
         checkpoint, _ = resolve_checkpoint(Path(path), "init_from")
         state_dicts = {name: checkpoint.load(name) for name in NETWORKS}
@@ -161,7 +161,7 @@ def load_weights(path: str, architecture: Architecture) -> tuple[StateDicts, Ste
 
 
 def broadcast_state(state: State, reducer: GradientReducer, checkpoint: Checkpoint | None, group: ProcessGroup) -> None:
-    """Copy rank 0's `state` to all ranks; every `reducer` loads its tensors from rank 0's `checkpoint`, if given."""
+    """Copy rank 0's `state` to all ranks.  Each rank's gradient `reducer` loads rank 0's `checkpoint`, if not None."""
     tensors: StateDicts = {}
     with group.collective_errors():
         if group.is_main:

@@ -40,7 +40,7 @@ class Snapshot:
 
 
 def take_snapshot(state: State, phase: Phase, metadata: dict[str, Any], extra_state: StateDicts) -> Snapshot:
-    """Copy `state` and `extra_state` to host memory.  `metadata` and the last image's `phase` go into the header."""
+    """Copy `state` and `extra_state` to host memory.  The header gets `metadata` and the `phase` of the last image."""
 
     def host_copy(tensor: Tensor) -> Tensor:
         copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
@@ -69,7 +69,7 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     weights = {component: state_dicts[component] for component in read.NETWORKS}
     rest = {component: tensors for component, tensors in state_dicts.items() if component not in read.NETWORKS}
     with atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
-        # A kill can leave a .tmp* file of safetensors.  The next start deletes such files only in `directory`.
+        # A killed safetensors leaves a .tmp* file.  The next start deletes .tmp* files only in `directory`.
         save_tensors(state_dicts["generator_ema"], directory / generators.GENERATOR_FILE, about)
         with atomic_write(run_dir / generators.GENERATOR_FILE) as temporary:
             os.replace(directory / generators.GENERATOR_FILE, temporary)
@@ -90,7 +90,7 @@ def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
 
 
 def prune(run_dir: Path, newest: int, keep: int) -> None:
-    """Remove half-written checkpoints, and all but the best and the last `keep` with at most `newest` images shown."""
+    """Keep the best and the last `keep` checkpoints of those with at most `newest` images shown; remove all others."""
     found = read.checkpoints_of(run_dir)
     # A run that went back to an earlier checkpoint has abandoned the checkpoints with more than `newest` images shown.
     ahead = [directory for directory in found if int(directory.name) > newest]
@@ -139,7 +139,7 @@ class CheckpointWriter:
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
-        """Wait until the snapshot is on the disk; raises the error of the background thread, if there was one."""
+        """Wait until the snapshot is on the disk; raises the error with which the background thread failed."""
         if self._thread is not None:
             self._thread.join()  # without `join`, the thread may free tensors while Python exits, and thus abort Python
         problem, self._problem = self._problem, None

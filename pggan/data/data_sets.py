@@ -26,7 +26,7 @@ def open_source(source: str, cache: str | Path = "data") -> Source:
         remedy = f"Give the path of a folder or archive of images, or the name of a known data set: {PREFIX}NAME."
         remedy = nearest_path(source) or remedy
         made = [*Path(cache).glob(f"{escape(Path(source).name)}-*px-*/{INDEX_FILE}")]  # datasets of earlier runs
-        new = made[0].parent if len(made) == 1 else "NEW_PATH"  # of several, this function can't know the run's
+        new = made[0].parent if len(made) == 1 else "NEW_PATH"  # if several match, the right one is unknown
         moved = f"If a run's images have moved, add data.path={new} (for pggan evaluate: data={new})."
         raise UserError(f"{source} does not exist.", f"{remedy} {moved}")
     if is_pyramid(Path(source)):

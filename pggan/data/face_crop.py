@@ -66,7 +66,7 @@ def _turned(vector: Point) -> Point:
 
 
 def _window(pixels: Pixels, size: Point, low: Point, high: Point, side: float) -> Image.Image:
-    """Cut the part from `low` to `high` out of a photograph that is scaled down to `size`; all are (x, y) in pixels."""
+    """Scale a photograph down to `size`, and cut out the part from corner `low` to corner `high`: (x, y) in pixels."""
     before, after = np.maximum(-low, 0), np.maximum(high - size, 0)
     start, end, whole = np.maximum(low, 0), np.minimum(high, size), np.array(pixels.shape[1::-1])
     if (end <= start).any():

@@ -35,7 +35,7 @@ PIXEL_LIMIT = 64_000_000
 BOMB_PIXELS = 16_000_000  # images with at most this many pixels are never refused as decompression bombs
 BOMB_RATIO = 100  # larger images are refused if the file has over 100 pixels per byte; photographs have under 10
 ORIENTATION_TAG, TIFF = 0x0112, "http://ns.adobe.com/tiff/1.0/"  # EXIF's tag of the orientation, and XMP's namespace
-HIDDEN = ("exif", "APP1", "xmp")  # ImageMagick writes such data into the text of a PNG file, as hexadecimal digits
+HIDDEN = ("exif", "APP1", "xmp")  # ImageMagick writes EXIF and XMP data as hexadecimal text into PNG files
 TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
 TURN = {number: Image.Transpose[name] for number, name in enumerate(TURNS, 2)}  # the keys are EXIF orientations
 CONVERT = "convert it to PNG or JPEG"
@@ -61,7 +61,7 @@ KEY_IN_8_BITS: dict[str, Callable[[Any], Any]] = {
     "RGB;16B": lambda colour: tuple(value >> 8 for value in colour),
 }
 PNG_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # {colour type: samples per pixel}, from the PNG specification
-# A PNG file has 1 pass, or 7 if interlaced.  A pass has (first column, first row, column step, row step).
+# A PNG file stores pixels in 1 pass, or 7 if interlaced.  A pass is (first column, first row, column step, row step).
 PNG_PASSES = (
     [(0, 0, 1, 1)],
     [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)],
@@ -168,7 +168,7 @@ def _opened(file: ImageFile) -> Iterator[tuple[Image.Image, BinaryIO]]:
     except Image.DecompressionBombError as error:
         raise BadImage(f"more than {PIXEL_LIMIT // 10**6} megapixels") from error
     except Exception as error:  # decoders may raise any type of error for a damaged file
-        problem = str(error) or type(error).__name__  # for example, SyntaxError without a text
+        problem = str(error) or type(error).__name__  # Pillow raises some errors without a text
         raise BadImage(getattr(error, "strerror", None) or f"damaged: {problem}") from error
 
 
@@ -217,11 +217,11 @@ def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> tuple[Pixels | N
 
 
 def _mended_jpeg(content: bytes, mode: str) -> bytes:
-    """Remove harmless faults from a JPEG file; they could hide serious ones: libjpeg reports only the first fault."""
-    # JFIF version and colour transform become known ones.  Metadata, stray bytes and zeros after pixels are removed.
-    parts, place, missing = [content[:2]], 2, {(0, 0)}  # `missing`: incomplete DCT coefficients (component, number)
-    transform, strays = b"\2" if mode == "CMYK" else b"\1", list[bytes]()  # libjpeg takes this for unknown ones
-    tables, used = set[int](), set[int]()  # Huffman tables; for a table that is not there, libjpeg may take another
+    """Remove harmless faults from a JPEG file.  libjpeg reports only the first fault, even if the next is serious."""
+    # JFIF version and colour transform are made valid.  Metadata, stray bytes and zeros after pixels are removed.
+    parts, place, missing = [content[:2]], 2, {(0, 0)}  # `missing`: incomplete DCT coefficients (channel, number)
+    transform, strays = b"\2" if mode == "CMYK" else b"\1", list[bytes]()  # libjpeg's default colour transform
+    tables, used = set[int](), set[int]()  # numbers of Huffman tables; libjpeg may use another table for a missing one
     while (found := MARKER.search(content, place)) and found[1] != b"\xd9":
         strays.append(content[place : found.start()])
         place = found.end() + int.from_bytes(content[found.end() : found.end() + 2])
@@ -231,25 +231,25 @@ def _mended_jpeg(content: bytes, mode: str) -> bytes:
             parts.append(re.sub(rb"(?<=^\xff\xee..Adobe.{6})[^\0]", transform, segment, flags=re.DOTALL))
         if found[1] in b"\xc0\xc1\xc2":  # these segments (SOF0 to SOF2) start a Huffman-coded image
             missing = {(component, number) for component in segment[10::3] for number in range(64)}
-        while found[1] == b"\xc4" and len(segment) > 20:  # this segment (DHT) has tables: number, 16 counts, symbols
+        while found[1] == b"\xc4" and len(segment) > 20:  # a DHT segment holds tables: number, 16 counts, symbols
             tables.add(segment[4])
             segment = segment[:4] + segment[21 + sum(segment[5:21]) :]
         if found[1] == b"\xda":  # in a JPEG file, pixels follow each segment of this kind (SOS)
             first, last, bits = segment[-3:]
             used |= {one >> 4 for one in segment[6:-3:2] if bits < 16 and first == 0}
             used |= {16 + one % 16 for one in segment[6:-3:2] if last > 0}
-            if bits & 15 == 0:  # with the lowest bits that this scan has, its DCT coefficients are complete
+            if bits & 15 == 0:  # this scan has the lowest bits, so its DCT coefficients are complete
                 missing -= {(name, number) for name in segment[5:-3:2] for number in range(first, last + 1)}
             after = MARKER.search(content, place)
             end = after.start() if after else len(content)
             pixels, place = content[place:end].rstrip(b"\0"), end
             parts.append(pixels + b"\0" * pixels.endswith(b"\xff"))  # in JPEG pixel data, a byte ff is stored as ff 00
     strays.append(content[place : found.start() if found else None])
-    # A lost marker leaves such bytes: the pixels of a scan, or a table, which begins with its size, at least 19.
+    # Stray bytes may follow a lost marker: they are pixels, or a table, which begins with its size of 19 bytes or more.
     sizes = (int.from_bytes(one[at : at + 2]) == len(one) - at for one in strays for at in range(len(one) - 18))
     if any(sizes) or not used <= tables or (missing and b"".join(strays).strip(b"\0\xff")):
         return content
-    # A missing end marker is added only if `missing` is empty.  If the last scan is cut, libjpeg reports an error.
+    # A missing end marker is added if `missing` is empty.  libjpeg still reports an error if the last scan is cut off.
     return b"".join([*parts, b"\xff\xd9" * (found is not None or not missing)])
 
 
@@ -263,7 +263,7 @@ def _orientation(info: dict[Any, Any]) -> Any:
         if ORIENTATION_TAG in found:
             return found[ORIENTATION_TAG]
         text = info.get("xmp", xmp).replace(b"\0", b"").decode("latin-1")  # it may be UTF-16
-        # Inside of an element, XML can't define entities, which could fill the memory.
+        # XML entities could fill the memory, but can't be defined inside of an element, so the text is put into one.
         root = ElementTree.fromstring(f'<_ xmlns:tiff="{TIFF}">{re.sub("<[?]xml .*?[?]>", "", text)}</_>')  # noqa: S314
         tag = f"{{{TIFF}}}Orientation"
         values = (one.get(tag, one.text) for one in root.iter() if tag in (one.tag, *one.keys()))

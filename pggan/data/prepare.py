@@ -62,7 +62,7 @@ def run(config: PrepareConfig) -> int:
         print(f"{pyramid.path / SHEET_FILE} shows the faces.")
         words += ["init_from=pretrained:portraits64"] * (pyramid.resolution >= 64)  # trained weights save training time
     places, run_dir = {"data.path": pyramid.path}, Path("outputs", pyramid.path.name)
-    places |= {} if run_dir.exists() else {"run_dir": run_dir}  # a folder that exists may belong to another run
+    places |= {} if run_dir.exists() else {"run_dir": run_dir}  # an existing folder may be another run's
     print(next_command("train", *words, **places))
     return 0
 
@@ -75,7 +75,7 @@ def prepare(source: Source, destination: Path, options: Options, workers: int | 
     digest = digest_of(source, options)
     try:
         with suppress(OSError):
-            destination.rmdir()  # this removes an empty folder only
+            destination.rmdir()  # `rmdir` removes a folder only if it is empty
         if not os.path.lexists(destination):
             _make(source, destination, options, digest, workers)
     except OSError as error:

@@ -28,7 +28,7 @@ from pggan.core.process import available_cores
 from pggan.core.text import command_line
 
 INDEX_FILE = "index.json"
-PREPARE_AGAIN = "Delete this dataset, then prepare or copy it again. If it is in data.cache=, training prepares it."
+PREPARE_AGAIN = "Delete this dataset, then prepare or copy it again. Training remakes a dataset in data.cache=."
 FORMAT, VERSION = "pggan-pyramid", 1
 SHARD_BYTES = 2**30  # largest size of a shard; fixed, so that the same images always make the same files
 LABELS_FILE, LABEL_BYTES = "labels.bin", 8
@@ -58,7 +58,7 @@ def shard_name(level: int, number: int) -> str:
 
 
 def is_pyramid(path: Path) -> bool:
-    """Return whether the directory `path` is a dataset, maybe a damaged one; other programs write index.json, too."""
+    """Return whether the directory `path` is a dataset, maybe damaged.  index.json alone may be another program's."""
     index = path / INDEX_FILE
     return (path / shard_name(MIN_RESOLUTION, 0)).is_file() or (index.is_file() and FORMAT in index.read_text("latin1"))
 
@@ -182,7 +182,7 @@ class ImagePyramid:
         labels = index.labels_file and index.labels_file.sha256
         known = [index.images, index.channels, digests, labels]
         former = json.dumps(known).encode(), json.dumps([*known, index.class_names]).encode(), content
-        # Older checkpoints hold one of the other two fingerprints, which include the names of classes.
+        # Older checkpoints hold one of the two `former_fingerprints`, which include the names of classes.
         self.fingerprint, *self.former_fingerprints = (hashlib.sha256(each).hexdigest() for each in former)
         self.images, self.channels, self.resolution = index.images, index.channels, index.resolution
         self.resolutions = resolutions_between(MIN_RESOLUTION, index.resolution)

@@ -25,7 +25,7 @@ from pggan.data.sources import Entry, Source
 Value = TypeVar("Value")
 
 SIGNS = ",;\t| "
-MOST_ALONE = 10  # It is an error if more images than this all have different classes.
+MOST_ALONE = 10  # It is an error if each image has a class of its own, and there are more images than this.
 NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?", re.IGNORECASE)
 
 
@@ -112,7 +112,7 @@ def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
         readers = (csv.reader(StringIO(text, newline=""), delimiter=sign, skipinitialspace=True) for sign in SIGNS)
         tables = [[row if any(row[2:]) else row[:2] for row in rows if row] for rows in readers]
         tables = [rows for rows in tables if rows and all(len(row) == 2 for row in rows)]
-        if re.search(r"^[^,;\t\n]+:\s", text, re.MULTILINE):  # such as the first row of a mapping in YAML
+        if re.search(r"^[^,;\t\n]+:\s", text, re.MULTILINE):  # a row such as "a.jpg: cat" in YAML
             with suppress(yaml.YAMLError, TypeError, AttributeError):
                 tables = [[(key.value, one.value) for key, one in yaml.compose(text, yaml.BaseLoader).value], *tables]
         if not tables:
@@ -127,7 +127,7 @@ def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
         if isinstance(label, list) or (number is not None and not number.is_integer()) or text.endswith(",000"):
             raise ValueError(f"{name} has the label {label}; a label has to be the name or the number of a class")
         if number is not None and re.search("[.,e]", text.lower()):
-            text = str(int(Decimal(text.replace(",", "."))))  # 1.0 and 1 are the same class; a float drops digits
+            text = str(int(Decimal(text.replace(",", "."))))  # 1.0 is class 1; float would round long numbers
         if found.setdefault(plain(str(name)), text) != text:
             raise ValueError(f"{name} has two labels, {found[plain(str(name))]} and {text}")
     return matched(found, names)

@@ -54,7 +54,7 @@ class Workers(AbstractContextManager["Workers"]):
             raise UserError(
                 "A worker process was killed, most often because memory ran out.",
                 "Free some memory, or run `pggan prepare` with a smaller num_workers= (fewer workers). "
-                'In a script, call this below `if __name__ == "__main__":`.',
+                'A Python script has to call pggan below `if __name__ == "__main__":`.',
             ) from error
 
 

@@ -150,7 +150,7 @@ def from_pretrained(name: str | Path, *, revision: str | None = None, device: st
         from huggingface_hub import errors, hf_hub_download
     try:
         path = hf_hub_download(str(name), GENERATOR_FILE, revision=revision)
-        with suppress(OSError, errors.HfHubHTTPError):  # the Hub counts downloads of this file, which may be missing
+        with suppress(OSError, errors.HfHubHTTPError):  # the Hub counts downloads of config.json, which may be missing
             hf_hub_download(str(name), "config.json", revision=revision)
     except (OSError, ValueError, errors.HfHubHTTPError) as error:
         remedy = "Give a folder that `pggan export format=hf` has written, or USER/NAME of a repository on the Hub."

@@ -23,8 +23,8 @@ from pggan.networks.networks import Discriminator, Generator, count_parameters
 from pggan.sampling.files import check_output
 
 Array = npt.NDArray[Any]
-# Layer names in G or, in constants with _D, in D.  `number` is 0 at 4x4, and rises by 1 with each higher resolution.
-# `detail` is 0 at the highest resolution, and rises by 1 with each lower resolution.  `below` is `number` - 1.
+# Layer names in the generator or, in constants ending in _D, in the discriminator.  `number` is 0 at 4x4, 1 at 8x8 and
+# so on.  `detail` is 0 at the highest resolution, 1 at the next lower resolution and so on.  `below` is `number` - 1.
 OURS = ("stem.dense", "stem.conv", "blocks.{side}.up_conv", "blocks.{side}.conv", "to_rgb.{side}")
 OFFICIAL = ("4x4/Dense", "4x4/Conv", "{side}x{side}/Conv0", "{side}x{side}/Conv1", "ToRGB_lod{detail}")
 GAN_ZOO = ("formatLayer", "groupScale0.0", "scaleLayers.{below}.0", "scaleLayers.{below}.1", "toRGBLayers.{number}")
@@ -129,7 +129,7 @@ def from_official(*networks: PickledNetwork) -> Foreign:
         resampling=Resampling.unfused if unfused else Resampling.fused,
         stddev_group=max(group, 1),
     )
-    # The integer part of the official `lod` counts resolutions above the current one; its fraction is 1 - alpha.
+    # The official `lod` = (number of resolutions above the current one) + 1 - alpha (the new layers' fade-in weight).
     sides = generator.architecture.resolutions[::-1]
     detail = min(max(float(average["lod"]), 0.0), len(sides) - 1.0)
     averaged = LoadedGenerator(generator, sides[int(detail)], 1.0 - detail % 1, 0)
@@ -144,7 +144,7 @@ def from_gan_zoo(state: Mapping[str, Any], config: Any, raw: Any, d: Any) -> For
     def layer(theirs: Mapping[str, Array], name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
         bias = theirs[f"{name}.bias"] * sqrt(2.0 / weight[0].size)  # pytorch_GAN_zoo scales biases like weights
-        if name == GAN_ZOO_D[0]:  # For its stddev, pytorch_GAN_zoo divides the sum of 4 squares by 3, pggan by 4.
+        if name == GAN_ZOO_D[0]:  # The minibatch stddev of 4 images divides by 3 in pytorch_GAN_zoo, by 4 in pggan.
             weight = np.concatenate([weight[:, :-1], weight[:, -1:] * sqrt(4 / 3)], 1)
         return weight, bias
 
@@ -163,7 +163,7 @@ def from_pro_gan_pth(saved: Mapping[str, Any], raw: Any, d: Any) -> Foreign:
     def layer(theirs: Mapping[str, Array], name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
         if name == "layers.0.conv_1" and "rgb_converters.0.weight" in theirs:
-            # For 1x1 inputs, a transposed convolution [Z, C, 4, 4] equals the dense layer [16 C, Z] of pggan.
+            # For latents [N, Z, 1, 1], a transposed convolution [Z, C, 4, 4] equals pggan's dense layer [16 C, Z].
             weight = weight.transpose(1, 2, 3, 0).reshape(-1, len(weight))
         return weight, theirs[f"{name}.bias"]
 
@@ -184,7 +184,7 @@ def require_ours(settings: Mapping[str, Any]) -> None:
 
 
 def reason(error: Exception) -> str:
-    """Return the text of `error` in one line; errors of Python about types become a sentence."""
+    """Return a clause in one line that says what is wrong with the file whose import raised `error`."""
     if isinstance(error, TypeError | AttributeError):
         return "it holds no networks of a known program"
     return f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
@@ -209,8 +209,8 @@ def translated(
 ) -> tuple[Generator, dict[str, Generator | Discriminator], list[str]]:
     """Convert weights to networks; returns averaged G, a dictionary of G and D, and notes on what is not imported.
 
-    Args: names: the other program's layer names in G and in D; theirs: {name: array} of averaged G, of G and of D (G's
-    and D's may be None); layer: returns a layer's weight [out, in, …] and bias; of_d: Architecture's fields for D only.
+    Args: names: the other program's layer names in G and in D; theirs: averaged G, G (or None) and D (or None), each as
+    {name: array}; layer: function that reads a layer's weight [out, in, …] and bias; of_d: Architecture's fields of D.
     """
     averaged, raw, d = theirs
     assert averaged is not None
@@ -278,4 +278,4 @@ def architecture_of(
         )
         if [architecture.width(resolution) for resolution in architecture.resolutions] == widths:
             return architecture
-    raise ValueError(f"its layers have {widths} feature maps, which do not halve regularly from level to level")
+    raise ValueError(f"its layers have {widths} feature maps, which do not halve regularly at higher resolutions")

@@ -31,7 +31,7 @@ IR_VERSION = 8  # version of the ONNX file format that came with operator set 17
 TOLERANCE = 1e-4  # allowed difference from PyTorch's pixels in [-1, 1], about 1/80 of an 8-bit step
 # Networks with little training amplify rounding errors, so this multiple of PyTorch's rounding error is allowed.
 ROUNDINGS = 8
-BATCHES = (1, 3)  # A graph has to accept any batch size, so its images are checked at two.
+BATCHES = (1, 3)  # A graph has to accept any batch size, so images are compared at two batch sizes.
 Inputs = dict[str, Tensor]  # tensors by name: `latents` [N, Z], one-hot `labels` [N, L], `truncation` [1]
 Shapes = dict[str, list[str | int]]  # shapes by tensor name; a named dimension, such as "N", may have any size
 
@@ -147,7 +147,7 @@ def stem(graph: Graph, network: Generator) -> str:
 
 
 def images(graph: Graph, x: str, network: Generator, level: int, *, share: float = 1.0) -> str:
-    """Add the to-RGB layer of resolution `level` to the graph; multiply the layer's images by `share` (1: no blend)."""
+    """Add the to-RGB layer of resolution `level` to the graph; `share` is the fade-in weight of its images."""
     layer: Any = network.to_rgb[str(level)]
     linear = 1.0 if network.passes else share
     x = graph("Conv", x, layer.weight.detach() * (layer.scale * linear), layer.bias.detach() * linear)

@@ -40,13 +40,13 @@ def write_web(generator: TrainedGenerator, config: ExportConfig) -> float:
     files["generator.onnx"], difference = build(generator.loaded, for_page=True)
     with atomic_directory(Path(config.out)) as temporary:
         for file, content in files.items():
-            with atomic_write(temporary / file) as each:  # why atomic_write: on a full disk, its error names the file
+            with atomic_write(temporary / file) as each:  # on a full disk, the error of atomic_write names the file
                 each.write_bytes(content)
     return difference
 
 
 def read_runtime(given: str | None) -> dict[str, bytes]:
-    """Read FILES from the .tgz `given` (None: npm downloads it): {name: bytes}.  Raises UserError for a wrong file."""
+    """Return {name: bytes} of FILES in ONNX Runtime Web's .tgz `given` (None: npm downloads it), or raise UserError."""
     path, found = Path(given) if given is not None else fetched(), dict[str, bytes]()
     try:
         with tarfile.open(path) as archive:
@@ -56,7 +56,7 @@ def read_runtime(given: str | None) -> dict[str, bytes]:
                 if sha256(found[name]).hexdigest() != digest:
                     raise ValueError(f"{name} does not belong to {PACKAGE}")
     except (OSError, tarfile.TarError, zlib.error, KeyError, EOFError, ValueError) as error:
-        if given is None:  # The next call downloads the archive again.
+        if given is None:  # a bad download is removed, so that the next call repeats it
             path.unlink(missing_ok=True)
         raise UserError(f"{path} is not a usable archive of ONNX Runtime Web: {error}.", REMEDY) from error
     return found
