@@ -43,11 +43,11 @@ WORD = re.compile(r"[\w./:+$@-]*", re.ASCII)  # matches values that need no quot
 CHOICE = re.compile(r"[\w./,\[\]-]*", re.ASCII)
 # If all given keys are in this set, and one is run_dir, `pggan train` resumes a run with its saved configuration.
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads", "data.path", "data.cache", "allow_changes"}
-# The flags of Hydra, without those that choose the main file, and without --experimental-rerun, which unpickles a file.
+# The flags of Hydra, except those that choose another main YAML file, and --experimental-rerun, which unpickles a file.
 FLAGS = ["--cfg", "--config-dir", "--hydra-help", "--info", "--multirun", "--package", "--resolve", "--run"]
 SHORT_FLAGS = ["-c", "-cd", "-i", "-m", "-p", "-r", "-sc", "--shell-completion"]
 HEADER = "Begin the file with '# @package _global_', or give its path: experiment=FILE.yaml."
-Task = Callable[[dict[str, Any], list[str]], int]  # a task maps a command's values and overrides to an exit code
+Task = Callable[[dict[str, Any], list[str]], int]  # runs a command with (values, overrides), returns the exit code
 
 # Maps names that other GAN programs use, such as `kimg`, to the keys of pggan with the same meaning.
 SYNONYMS = {
@@ -83,13 +83,13 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
         remedy = "Add run_dir= with a different directory for each job: run_dir='outputs/seeds/${seed}'"
         raise UserError("A launcher may start a job again, and the job then needs a run directory to resume.", remedy)
     files = [one for one in overrides if named_file(one) is not None]
-    early: list[type[Exception]] = [ValueError]  # Hydra raises it before a job begins, such as for -m with --cfg
+    early: list[type[Exception]] = [ValueError]  # before the jobs begin, Hydra raises ValueError for -m with --cfg
 
     def run(config: DictConfig) -> None:
         early.clear()
         words = [one.removeprefix("++") for one in HydraConfig.get().overrides.task]
         given = [*files, *(one for one in words if key_of(one) in names.difference(map(key_of, files)))]
-        with environment({STARTED_VARIABLE: str(time.time())}):  # each job of --multirun has hours= of its own
+        with environment({STARTED_VARIABLE: str(time.time())}):  # hours= counts from the start of each --multirun job
             if code := task(finished(command, config, given), given):
                 sys.exit(code)
 
@@ -97,7 +97,7 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
     if not {"-sc", "--shell-completion"} & {*flags}:
         overrides = words_for_hydra(command, overrides, several=bool({"-m", "--multirun"} & {*flags}))
     before, sys.argv = sys.argv, [sys.argv[0], *OWN_SETTINGS, *overrides, *rest]
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # without this variable, Hydra prints a summary instead of raising errors
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # without HYDRA_FULL_ERROR, Hydra prints a summary instead of raising errors
     if sys.version_info >= (3, 14):
         argparse.ArgumentParser.add_argument = add_argument  # type: ignore[method-assign]
     try:
@@ -172,7 +172,7 @@ def suggestion(command: Command, key: str) -> str:
 
 
 def add_argument(parser: argparse.ArgumentParser, *names: Any, **options: Any) -> argparse.Action:
-    """Add an option with any object as help, such as Hydra's; argparse of Python 3.14 by itself accepts only text."""
+    """Add an option whose `help` is an object, as in Hydra; argparse of Python 3.14 by itself accepts only text."""
     if options.get("help"):
         options["help"] = str(options["help"])
     return super(argparse.ArgumentParser, parser).add_argument(*names, **options)
@@ -207,9 +207,9 @@ def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool
 
 
 def as_typed(value: str, kinds: tuple[Any, ...]) -> str:
-    """Quote `value` for Hydra if the key takes text, so that 2024_12_25 stays text; expand ~ to the home directory."""
+    """Quote `value` for Hydra if the key takes text: Hydra reads 2024_12_25 as a number. Also replaces ~ by $HOME."""
     text, takes_text = os.path.expanduser(value), list[str] in kinds
-    # If there is a file of this name, such as a,b.png or null, the file is meant.
+    # If `value` is the name of an existing file, such as a,b.png or null, `value` means this file.
     if bool not in kinds and os.path.exists(text) and (str in kinds or not WORD.fullmatch(text)):
         return as_hydra_reads_it(text)
     is_null = value == "null" and (NoneType in kinds or str not in kinds)
@@ -228,7 +228,7 @@ def as_typed(value: str, kinds: tuple[Any, ...]) -> str:
 
 
 def with_marked_files(words: Sequence[str]) -> list[str]:
-    """If Hydra misreads a file's byte-order mark, replace experiment=NAME by experiment=PATH, which pggan reads."""
+    """Replace experiment=NAME by the path of NAME.yaml if the file has a byte-order mark: Hydra misreads the mark."""
     folders = [CONFIGS, *(Path(word.removeprefix("--config-dir=")) for word in words if word.find("=") in (-1, 12))]
     files = {f"experiment={file.stem}": file for one in folders for file in one.glob("experiment/*.yaml")}
     marked = {name: f"experiment={file}" for name, file in files.items() if file.read_bytes().startswith(BOM_UTF8)}
@@ -279,7 +279,7 @@ def read_recipe(file: Path) -> dict[str, Any]:
 
 
 def finished(command: Command, composed: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the values in `composed`, or the saved values of a run to resume; raises UserError for unknown keys."""
+    """Return the values from Hydra, or the saved values of a run to resume; raises UserError for unknown keys."""
     own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
     typed = {key_of(one) for one in overrides}
     values: dict[str, Any] = OmegaConf.to_container(own, resolve=True)  # type: ignore[assignment]
@@ -297,7 +297,7 @@ def finished(command: Command, composed: DictConfig, overrides: Sequence[str]) -
             values[table] = {key: value for key, value in given.items() if key not in foreign}
     if {"loss", "experiment"} <= typed:
         loss, others = values["loss"], [one for one in overrides if key_of(one).partition(".")[0] != "loss"]
-        if compose(command.name, others)["loss"]["name"] != loss["name"]:  # the recipe's values are for another loss
+        if compose(command.name, others)["loss"]["name"] != loss["name"]:  # experiment= sets keys of another loss
             own = default_values({"loss": loss["name"]})["loss"]
             loss |= {key: value for key, value in own.items() if f"loss.{key}" not in typed}
     return values
@@ -320,9 +320,9 @@ def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
             try:
                 validated(COMMANDS["train"].schema_type, values)
             except UserError as error:
-                remedy = f"It draws: {command_line('sample', run=directory)}. init_from= begins a new run with it."
+                remedy = f"Draw images: {command_line('sample', run=directory)}. For a new run from it, set init_from=."
                 raise UserError(f"The run in {directory} can't be resumed: {error.problem}", remedy) from error
-            if values.get("resume") == "never":  # resume=never is for the start of a run, not for its resuming
+            if values.get("resume") == "never":  # the run began with resume=never; it resumes with resume=auto
                 values["resume"] = "auto"
             for key, value in given.items():
                 section, _, name = key.rpartition(".")

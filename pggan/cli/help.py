@@ -56,6 +56,6 @@ def meanings(choices: dict[str, str]) -> dict[str, str]:
 
 
 def hang(start: str, text: str, end: str = "") -> str:
-    """Wrap `text` after `start`; indent later lines by the length of `start`; `end` closes all lines but the last."""
+    """Wrap `text` after `start`; indent later lines by the width of `start`; append `end` to all lines but the last."""
     room = WIDTH - len(start) - len(end)
     return start + f"{end}\n{' ' * len(start)}".join(wrap(text, room, break_long_words=False, break_on_hyphens=False))

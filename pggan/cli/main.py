@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (None: the arguments of this process); returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # The ranks are new processes, and read the command line and the start time from these variables.
+    # The ranks are new processes, and read the command line and the start time from environment variables.
     variables = {COMMAND_VARIABLE: shlex.join(["pggan", *arguments]), STARTED_VARIABLE: str(time.time())}
     with environment(variables):
         return guarded(lambda: run_arguments(arguments))
@@ -81,10 +81,10 @@ def train(*overrides: str, loss: "Loss | None" = None, discriminator: "Module | 
         if discriminator is not None:
             values["model"]["discriminator"] = type(discriminator).__name__
         validated(command.schema_type, values)
-        if values["run_dir"] is None and "RANK" not in os.environ:  # torchrun's ranks agree on a directory later
+        if values["run_dir"] is None and "RANK" not in os.environ:  # torchrun's ranks agree on a run directory later
             base = values["grow"]
             values["run_dir"] = str(choose_run_dir(None, values["name"]) if base is None else beside(Path(base)))
-            # grow= is not in RESUME_KEYS, so that the words do not resume a run.
+            # `words` with run_dir= alone could resume a run; grow=, even grow=null, makes the run new.
             words += [f"{key}={as_hydra_reads_it(values[key])}" for key in ("grow", "run_dir")]
         if loss is None and discriminator is None:
             code = run_child(words)
@@ -124,7 +124,7 @@ def run_arguments(arguments: list[str]) -> int:
     if "--version" in arguments:
         print(f"pggan {__version__}")
         return 0
-    if arguments[0] == "-sc" and "COMP_LINE" in os.environ:  # a shell completes a word of a `pggan` command
+    if arguments[0] == "-sc" and "COMP_LINE" in os.environ:  # tab completion: a shell asks for matching words
         os.environ["COMP_LINE"] = line = os.environ["COMP_LINE"].partition(" ")[2]
         if " " not in line:
             print(*COMMANDS, sep="\n")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pggan.performance.recipe import Choice
 
 OF_ONE_RUN = {"run_dir", "resume", "hours", "grow"}  # other runs need other values, so recipe.yaml omits these keys
-OF_THE_MACHINE = {"devices", "threads"}  # values that the user has set fit one machine, so recipe.yaml leaves them out
+OF_THE_MACHINE = {"devices", "threads"}  # recipe.yaml omits these keys if the user has set them for this machine
 RECIPES = ("experiment", "debug")  # each choice in these config groups is a recipe with values for many keys
 NAMED_GROUPS = ("loss", "augmentation", "gradients")  # config groups in which each choice has its own keys
 # grow=RUN copies the configuration of RUN, and hours= then chooses new values for the keys in GROWING and LENGTHS.
@@ -45,7 +45,7 @@ TOTAL = "schedule.total_images"
 
 
 def with_choices(command: Command, values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """Return `values`; hours= changes values that the user has not set, and makes `pggan train` write recipe.yaml."""
+    """Return `values`.  With hours=, choose values for unset keys and, for `pggan train`, write them to recipe.yaml."""
     if resumes(overrides):
         return values
     if values.get("hours") is None:
@@ -88,7 +88,7 @@ def base_of_growth(run: str, overrides: Sequence[str]) -> list[str]:
     """
     if fixed := [key for key in map(key_of, overrides) if key.split(".")[0] in (*RECIPES, "model", "init_from")]:
         key = fixed[0].replace("model.discriminator", "discriminator")  # an argument of pggan.train
-        problem = f"grow={run} can't be combined with {key}=: the new run has the old run's networks and recipe."
+        problem = f"grow={run} can't be combined with {key}=: grow= copies the networks and the recipe of {run}."
         raise UserError(problem, f"Leave out {key}=. For other networks, start a new run with init_from={run}.")
     checkpoint, _ = resolve_checkpoint(Path(run), "grow")
     saved, header = saved_config(checkpoint.directory / STATE_FILE), checkpoint.header
@@ -104,7 +104,7 @@ def base_of_growth(run: str, overrides: Sequence[str]) -> list[str]:
 
 
 def base_of_transfer(path: str, final: int | None) -> list[str]:
-    """Return Hydra overrides for a new run with the networks of `path`; `final` is the highest resolution, if set."""
+    """Return Hydra overrides for a new run that copies the networks of `path`; `final`: highest resolution, or None."""
     from pggan.networks.efficientnet_lite0 import is_installed  # imported late, because it imports torch
 
     with refusing_generators(file := generator_path(path, "init_from")):
@@ -113,7 +113,7 @@ def base_of_transfer(path: str, final: int | None) -> list[str]:
     found = [f"schedule.{key}_resolution={min(side, final or side)}" for key in ("first", "final")]
     stored = asdict(Architecture.from_plain(header["architecture"]))
     networks = {name: value for name, value in stored.items() if name in ModelConfig.__annotations__}
-    if networks["features"] is None or not is_installed():  # in this case, hours= may choose pretrained features for D
+    if networks["features"] is None or not is_installed():  # `path` has no usable features, so hours= may choose them
         del networks["features"], networks["features_from"]
     else:
         networks["features"] = networks["features"].split("@")[0]

@@ -31,7 +31,7 @@ class GeneratorConfig:
     """Keys of every command that loads the generator of one checkpoint, or of every checkpoint of a run."""
 
     run: str
-    checkpoint: int | Literal["newest", "best", "all"]  # an int selects the checkpoint by its number of images shown
+    checkpoint: int | Literal["newest", "best", "all"]  # an int is the number of images shown before the checkpoint
 
     @property
     def generator_keys(self) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class GeneratorConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorStageConfig(GeneratorConfig):
-    """Keys of every command that uses a generator at a chosen resolution and alpha."""
+    """Keys of every command that uses a generator at a chosen resolution and alpha (weight of the newest layers)."""
 
     resolution: int | None
     alpha: float | None

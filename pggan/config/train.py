@@ -42,7 +42,7 @@ class DataConfig:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """The values of the keys that determine the prepared dataset: all keys but `mirror`."""
+        """The values of the keys that determine the prepared images. `mirror` does not: training mirrors the images."""
         return {name: value for name, value in vars(self).items() if name != "mirror"}
 
 
@@ -182,7 +182,7 @@ class EmaConfig:
 
     def __post_init__(self) -> None:
         one_is_given = (self.half_life_images is None) != (self.decay_per_update is None)
-        wanted = "a number, or null if ema.decay_per_update= is given (paper: 0.999)"
+        wanted = "null if ema.decay_per_update= is a number (0.999 in the paper), else a number"
         require(one_is_given, "ema.half_life_images", self.half_life_images, wanted)
 
 
@@ -303,7 +303,7 @@ class TrainConfig:
 
 
 def gamma_by_rule(resolution: int, batch: int, least: float = 1.0) -> float:
-    """R1's gamma as in StyleGAN2-ADA, but at least `least`: smaller values were worse up to 64x64 (docs/lab.md)."""
+    """R1's gamma as in StyleGAN2-ADA, but at least `least`: lower ones gave worse images up to 64x64 (docs/lab.md)."""
     return float(f"{max(0.0002 * resolution**2 / batch, least):.2g}")
 
 

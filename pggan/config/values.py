@@ -35,7 +35,7 @@ def versions() -> dict[str, str | None]:
 def command_seconds() -> float:
     """Seconds since the user started the command; 0 if unknown, or if torchrun has restarted this rank."""
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
-        return 0.0  # not counted twice: the training time in the checkpoint includes the seconds before the restart
+        return 0.0  # the training time in the checkpoint already includes the seconds before the restart
     now = time.time()
     return max(now - float(os.environ.get(STARTED_VARIABLE, now)), 0.0)
 

@@ -46,7 +46,7 @@ REMEDIES = {
     "Set calibrate=true to measure this machine, or device= to predict the speed of a known GPU.": "tflops watts",
     "`pggan bench` always warms up as long as the device needs.": "warmup",
 }
-# The only values of withdrawn keys with which a run can be resumed.  Runs can be resumed with any value of other keys.
+# A run with another value of one of these withdrawn keys can't be resumed.  Other withdrawn keys do not matter.
 RESUMABLE = {
     **{"loss.drift": 0.001, "loss.penalty_resolution": "final", "augmentation.p": None, "augmentation.target": 0.6},
     **{"augmentation.blit": True, "augmentation.geometry": True, "augmentation.colors": True, "gradients.clip": None},

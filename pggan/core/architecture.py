@@ -59,7 +59,7 @@ class Architecture:
     stddev_group: int  # D computes each minibatch standard deviation over this many images
     resampling: Resampling
     blur: bool = False  # a low-pass filter follows every upsampling of features
-    bilateral: int = 0  # passes of a bilateral filter over G's images in training; drawing has twice as many
+    bilateral: int = 0  # passes of a bilateral filter over G's images in training mode; in eval mode, twice as many
     residual: bool = False  # D's blocks have skip connections
     stem: Stem = Stem.official
     features: str | None = None  # NAME@CHECKSUM of a pretrained network, whose features D gets as additional input
@@ -128,5 +128,5 @@ class Architecture:
         return total + self.width(resolution) * self.channels * resolution * resolution
 
     def activations_up_to(self, resolution: int) -> int:
-        """The sum of width(R) * R * R over all resolutions R up to `resolution`, to estimate memory for activations."""
+        """The sum of feature maps * R * R over all resolutions R up to `resolution`: a measure of activation memory."""
         return sum(self.width(level) * level * level for level in resolutions_between(4, resolution))

@@ -13,7 +13,7 @@ from pggan.core.errors import UserError
 from pggan.core.process import available_cores, keep_freed_memory
 
 DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
-first_threads = cache(torch.get_num_threads)  # keeps the first result: an earlier job of --multirun changes the number
+first_threads = cache(torch.get_num_threads)  # the number of CPU threads before any job of --multirun has changed it
 
 
 def choose_device(devices: str, key: str = "devices") -> torch.device:

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Self
 
 __version__ = "0.1.0"
-TORCH_WAS_LOADED = "torch" in sys.modules  # if true, `set_library_defaults` is too late: torch ignores its variables
+TORCH_WAS_LOADED = "torch" in sys.modules  # if true, torch was imported before `set_library_defaults` could work
 
 COMMAND_VARIABLE = "PGGAN_COMMAND"  # the user's command line
 STARTED_VARIABLE = "PGGAN_STARTED"  # start of the user's command, in seconds since 1970

@@ -22,7 +22,7 @@ REACHED = {
 }
 COMPARABLE = {
     "kid": "values from another extractor are not comparable",
-    "fid": "no figure of good runs here; values from another extractor or number of images are not comparable",
+    "fid": "there is no reference value; values from another extractor or number of images are not comparable",
 }
 PART = re.compile(r"[a-z_]+_(floor|reals|distance)(_reals)?(/.*)?|.*/\d+")  # metrics that users need not see
 

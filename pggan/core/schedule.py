@@ -1,4 +1,4 @@
-"""The training schedule: resolution, alpha, batch size and learning rates, by the number of real images shown to D.
+"""The schedule: resolution, alpha (weight of the newest layers), batch size and learning rates by images shown to D.
 
 Source: paper appendix A.1; official `TrainingSchedule`.
 """
@@ -19,7 +19,7 @@ def value_at(values: PerResolution, resolution: int) -> float:
 
 @dataclass(frozen=True)
 class Phase:
-    """A training phase at one resolution.  `Schedule.at` sets alpha and learning rates to their values at one step."""
+    """A training phase at one resolution.  `Schedule.at` returns a phase with alpha and learning rates of one step."""
 
     index: int
     resolution: int

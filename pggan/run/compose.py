@@ -177,7 +177,7 @@ def find_source(
 
 
 def restore(config: TrainConfig, source: Source, trainer: Trainer, group: ProcessGroup) -> None:
-    """On all ranks, load the checkpoint or else config.init_from, if there is one; note in `source.notes` which."""
+    """On all ranks, load the checkpoint to resume from, else the weights of init_from=; add lines to `source.notes`."""
     checkpoint, state, notes = source.checkpoint, trainer.state, source.notes
     with group.collective_errors():
         if checkpoint is not None:

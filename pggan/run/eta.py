@@ -15,7 +15,7 @@ HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
 TRUSTED_SECONDS = 3.0  # if steps were timed before training, their speed has the weight of 3 seconds of training
 TRAINING_SHARE = 0.98  # training gets this share of the time limit; saving the last checkpoint gets the rest
 KNOWN_SHARE = 0.1  # phases are shortened only after 10 % of the time limit, when enough steps have been timed
-PLANNED = ("growth_images", "lr_decay_images", "total_images")  # settings that hours= changes and checkpoints store
+PLANNED = ("growth_images", "lr_decay_images", "total_images")  # image counts that hours= changes and checkpoints store
 ENDLESS = 10**12  # an image count that no run reaches
 
 

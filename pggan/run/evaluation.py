@@ -23,7 +23,7 @@ MAX_POINTS = 100  # without evaluation.interval_images, a run has at most 100 ev
 
 
 def is_better(mark: dict[str, Any], best: Any) -> bool:
-    """Whether `mark` beats `best`: `mark` has another metric, a later phase or, in the same phase, a lower value."""
+    """Whether the result `mark` beats `best`: by another metric, a later phase or, in the same phase, a lower value."""
     if best is None or best["metric"] != mark["metric"]:
         return True
     this, other = ((-one["resolution"], one["fading"], one["value"]) for one in (mark, best))
@@ -74,14 +74,14 @@ class TrainingEvaluator:
             shown = RenderSettings(phase.resolution, phase.alpha)
             found = self.evaluator.evaluate(g_ema, shown, self.pyramid, group=self.group)
         except (UserError, RemoteUserError, torch.OutOfMemoryError) as error:  # failed evaluations must not end a run
-            if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:  # other ranks wait for this one
+            if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:  # else other ranks would wait
                 raise StepFailed("Out of memory in an evaluation.", "Set evaluation.metrics=[] to skip it.") from error
             self.reporter.line(f"No evaluation at {images:,} images: {error}")
             return {}
         finally:
             self._evaluated_at, self.took = images, time.monotonic() - began
             self._spent += self.took
-            if self.interval_images is None:  # without a fixed interval, the measured speed leaves out evaluations
+            if self.interval_images is None:  # `Eta` counts such evaluations by `share`, not by the measured speed
                 self.reporter.evaluated(self.took)
         for note in found.notes if is_first else ():
             self.reporter.line(note)
@@ -96,7 +96,7 @@ class TrainingEvaluator:
             return is_last or self.is_due(self._evaluated_at, images)
         if images - self._evaluated_at < total / MAX_POINTS:
             return False
-        allowed = self.share * (time.monotonic() - self._began)  # seconds for past evaluations, this one and a last one
+        allowed = self.share * (time.monotonic() - self._began)  # for the evaluations so far, this one and the last one
         return bool(self.group.broadcast_object(self._spent + 2 * self.took <= allowed))
 
     def _mark_best(self, values: dict[str, float], phase: Phase) -> None:

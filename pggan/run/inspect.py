@@ -50,7 +50,7 @@ def run(config: InspectConfig) -> int:
     for name, value in facts.items():
         parts = [f"{key} {each}" for key, each in value.items()] if isinstance(value, dict) else [str(value)]
         table.add_row(name, ", ".join(parts))
-    Console(markup=False, emoji=False).print(table)  # a path may contain [b] or :cat:
+    Console(markup=False, emoji=False).print(table)  # Rich must not interpret [b] or :cat: in a path
     print(step)
     return 0
 

@@ -96,7 +96,7 @@ class Run:
 
     def after_step(self, phase: Phase, metrics: dict[str, Tensor]) -> None:
         """Draw, report and save whatever is due after a step; raises NonFiniteError after too many skipped updates."""
-        self.group.limit_steps_in_flight()  # first: if a report waits for this step forever, `end_if_stalled` must know
+        self.group.limit_steps_in_flight()  # first, so that `end_if_stalled` can end a process that hangs below
         images = self.state.images
         step = Step(phase, images - phase.batch, images, is_last=images >= self.course.schedule.total)
         self._numbers.add(metrics)
@@ -161,7 +161,7 @@ class Run:
         if self._wait_for_checkpoint() and self.group.is_main:
             prune(self.run_dir, images, self.writer.keep)  # removes old checkpoints that a killed command has left
         if problem := self.group.broadcast_object(str(self._problem or "")):
-            raise self._problem or NonFiniteError(problem)  # on rank 0, `_problem` also has an image count
+            raise self._problem or NonFiniteError(problem)  # the error of rank 0 itself also has the image count
         reporter.console.close()
         if images < schedule.total:
             reporter.line(f"Interrupted at {images:,} images; everything is saved.")

@@ -29,7 +29,7 @@ FILM_SIDE, FILM_FPS = 256, 25  # side of the film in pixels, and frames per seco
 LEAST_SECONDS = 60  # runs of less than 60 seconds write no film, because writing it takes a second
 MAX_TILE = 128  # longest side in pixels of an image in a frame of the film
 MAX_STORED_PIXELS = 2**16  # maximum number of pixels in a stored frame of the film; a frame's file is below 200 KB
-MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # the projector gets at most 256 fakes (2^24 pixels) and as many reals
+MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # limits of the fakes in TensorBoard's projector: count, sum of pixels
 POINTS, POINTS_FILE = "projector", "projector_config.pbtxt"  # folder and file that TensorBoard's projector reads
 POINT_TILE = 32  # side in pixels of an image in TensorBoard's projector
 
@@ -102,7 +102,7 @@ class Pictures:
         for name, network, path in (("fakes", g, None), ("averaged_fakes", self.state.g_ema, file)):
             fakes = draw_seeds(network, self._grid_size(phase.resolution), phase.resolution, phase.alpha)
             self._show(name, fakes, images, path)
-            self.reporter.console.faces(fakes)  # the live view shows the latest: those of the averaged G
+            self.reporter.console.faces(fakes)  # the averaged G's fakes come last, and stay in the live view
 
     def _grid_size(self, resolution: int) -> int:
         side = max(resolution, min(self.final, MIN_TILE))
@@ -148,7 +148,7 @@ def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, ph
     faces = torch.from_numpy(shrink(images.numpy(), max(side // POINT_TILE, 1))).permute(0, 3, 1, 2) / 255
     faces = faces[:, :3] if faces.shape[1] in (3, 4) else faces[:, :1].expand(-1, 3, -1, -1)
     step: Any = f"{POINTS}/{state.images:09d}"  # add_embedding stores the points in this folder of the run directory
-    shutil.rmtree(Path(board.log_dir, step), ignore_errors=True)  # points of a command that did not save this step
+    shutil.rmtree(Path(board.log_dir, step), ignore_errors=True)  # remains of a command that was killed after this step
     board.add_embedding(torch.cat(features), rows, faces, step, "features_of_D", ["name", "kind"])
     # Each call adds an entry to POINTS_FILE. TensorBoard would show the oldest, so only the newest entry is kept.
     points = (file := Path(board.log_dir, POINTS_FILE)).read_text("utf-8").rpartition("embeddings {")

@@ -25,7 +25,7 @@ def choose_run_dir(run_dir: str | None, name: str) -> Path:
         if re.search(r"[\0-\x1f\x7f\ud800-\udfff]", run_dir):  # a surrogate stands for a byte that is not UTF-8
             raise UserError(f"run_dir={run_dir!a} has control characters, or is not valid UTF-8.", remedy)
         if path == Path(NEWEST):
-            raise UserError("run_dir=newest could not be found again: run=newest is the newest run of all.", remedy)
+            raise UserError("run_dir=newest does not work, because run=newest is the newest run of all.", remedy)
         if run_of(path) != path:
             raise UserError(f"run_dir={path} is a checkpoint.", f"To resume its run, set run_dir={run_of(path)}.")
         if path.exists() and not path.is_dir():
@@ -35,7 +35,7 @@ def choose_run_dir(run_dir: str | None, name: str) -> Path:
 
 
 def beside(run_dir: Path) -> Path:
-    """Return a path for a run that continues `run_dir`, such as photos-grown-2: unused, or with only a recipe."""
+    """Return an unused path for a run that grows `run_dir`, such as photos-grown-2; only recipe.yaml may be there."""
     run_dir = run_of(run_dir)
     stem = re.sub(r"-grown(-\d+)?$", "", run_dir.absolute().name)
     paths = (run_dir.parent / f"{stem}-grown{'' if number == 1 else -number}" for number in count(1))
@@ -43,9 +43,9 @@ def beside(run_dir: Path) -> Path:
 
 
 def next_start(run_dir: Path) -> str:
-    """Return a sentence that tells the user how to resume the run, or that the same command starts it again."""
+    """Return a text that says how to resume the run or, without a checkpoint, that the same command starts it again."""
     if not (found := checkpoints_of(run_dir)):
-        return "The same command begins again, because there is no checkpoint yet."
+        return "There is no checkpoint yet. The same command starts the run from the beginning."
     return f"To resume from {int(found[-1].name):,} images: {command_line('train', run_dir=run_dir)}"
 
 

@@ -60,7 +60,7 @@ def ending(run_dir: Path, images: int) -> list[str]:
         lines = [f"Done: {images:,} images in {duration(3600 * record['hours'])}, at {side}."]
     found = reached(run_dir) | {"Look": command_line("explore", "open=true", run=run_dir)}
     config = mark_of(run_dir / "checkpoints" / f"{images:09d}", "config")
-    # Only a Python script, which has the user's own loss or D, can continue such a run.
+    # Only a Python script can continue a run that has the user's own loss or D.
     if config is None or (config["loss"]["name"] != "object" and not config["model"].get("discriminator")):
         found["Go on"] = command_line("train", f"hours={hours}", grow=run_dir)
     for name, text in found.items():

@@ -22,7 +22,7 @@ from pggan.run.loop import Run
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, next_start
 from pggan.run.summary import ending
 
-RUN_DIR = "run_dir"  # key of the run directory in `ProcessGroup.kept`; all other keys there are keys of `compute.`
+RUN_DIR = "run_dir"  # `ProcessGroup.kept` has the run directory under this key; all its other keys are keys compute.*
 MAX_FAILURES = 3  # after this many rollbacks in one process, training counts as diverged
 REMEDY = (
     "Lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient penalty "
@@ -67,7 +67,7 @@ def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> 
     """Train on one rank; after NaN, infinite numbers or a failed step, the run resumes from its last checkpoint."""
     run: Run | None = None
     began: float | None = None
-    stop = False  # whether a signal has come that wants training to stop
+    stop = False  # whether a signal has asked training to stop
     bad: list[int] = []  # image counts at which gradients or weights were NaN or infinite
     while True:
         try:
@@ -104,7 +104,7 @@ def resumed(config: TrainConfig, group: ProcessGroup) -> TrainConfig:
 
 
 def require_remedy(group: ProcessGroup, run: Run, problem: NonFiniteError | StepFailed, bad: list[int]) -> None:
-    """Raise UserError if resuming the run can't help after `problem`; else warn, and note what `resumed` changes."""
+    """Raise UserError if resuming can't help after `problem`; else warn, and keep new compute.* values for later."""
     if isinstance(problem, StepFailed):
         if not problem.compute:
             raise problem

@@ -42,7 +42,7 @@ REFUSED = {
     "train gradients=bf16 elastic=true": "bf16 and dgc do not support",
     "train distributed.nnodes=2": "HOST:PORT of one of the machines",
     "train schedule.first_resolution=32 schedule.final_resolution=16": "at most schedule.final_resolution=16",
-    "train ema.decay_per_update=0.9": "null if ema.decay_per_update= is given",
+    "train ema.decay_per_update=0.9": "null if ema.decay_per_update= is a number",
     "train monitor.grid=100x101": "maximum number of images: 10000",
     "inspect run=x data=y": "run=, data= and image=",
 }

@@ -159,7 +159,7 @@ def test_a_run_with_a_value_of_a_withdrawn_key_that_no_longer_works_is_refused(s
     config, old = stopped / "config.yaml", "augmentation: {name: diffaugment}"
     config.write_text(config.read_text().replace("augmentation:\n  name: none", old))
     assert main(["train", f"run_dir={stopped}"]) == 2
-    assert "diffaugment no longer exists.\n  It draws" in capsys.readouterr().err
+    assert "diffaugment no longer exists.\n  Draw images" in capsys.readouterr().err
 
 
 def test_resume_with_a_path_continues_in_the_new_directory(stopped, tiny_config, tmp_path, after_step):

@@ -126,7 +126,7 @@ def test_a_signal_before_training_begins_stops_at_once_and_leaves_nothing(tiny_c
     config = tiny_config(f"run_dir={tmp_path / 'run'}")
     assert guarded(lambda: train.run(config, lambda _: os.kill(os.getpid(), signal.SIGTERM))) == 75
     assert not (tmp_path / "run").exists()
-    assert "Stopped at once. The same command begins again, because there is no checkpoint" in capsys.readouterr().err
+    assert "Stopped at once. There is no checkpoint yet. The same command starts the run" in capsys.readouterr().err
 
 
 def save_slowly(words: list[str], errors: str) -> None:
