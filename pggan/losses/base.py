@@ -123,7 +123,7 @@ class Loss(ABC):
         return torch.sign(real_scores if self.zero_is_boundary else real_scores - fake_scores)
 
     def mean_sign(self, of_reals: float) -> float:
-        """Mean `signs` if sign(real score) has mean `of_reals`, real scores ~ N(m, s^2), fake scores ~ N(-m, s^2)."""
+        """Mean of `signs` if sign(real score) has mean `of_reals`, for real scores N(m, s^2), fakes N(-m, s^2)."""
         if self.zero_is_boundary:
             return of_reals
         normal = NormalDist()
