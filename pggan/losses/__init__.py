@@ -20,7 +20,7 @@ class WganGp(Loss):
     """WGAN-GP (Gulrajani et al. 2017, equation 3) with drift penalty (Karras et al. 2018, appendix A.1)."""
 
     penalty_weight: float
-    target: float  # the penalty is 0 at this gradient norm: 1, or 750 in the paper's CIFAR-10 run
+    target: float  # the gradient norm at which the penalty is 0: usually 1, but 750 for CIFAR-10 in the paper
 
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
         return {"D/wasserstein": fake_scores - real_scores, "D/drift": DRIFT * real_scores.square()}
@@ -77,7 +77,7 @@ class Relativistic(Loss):
 def missing_object(**options: Any) -> Loss:
     """Raise UserError: loss=object works only in a Python script that gives a loss object to `pggan.train`."""
     problem = f"The loss of this run is an object from a Python script (class {options['type'] or 'unknown'})."
-    raise UserError(problem, "Call pggan.train(…, loss=…) in a script. For more devices, run the script with torchrun.")
+    raise UserError(problem, "Call pggan.train(…, loss=…) in a script. For several GPUs, run the script with torchrun.")
 
 
 LOSSES: dict[str, Callable[..., Loss]] = {
@@ -89,13 +89,13 @@ LOSSES: dict[str, Callable[..., Loss]] = {
 
 
 def build_loss(options: Mapping[str, Any]) -> Loss:
-    """The loss `options["name"]`, built from the other options."""
+    """Build the loss that `options["name"]` names, from the other options (keys of configs/loss/NAME.yaml)."""
     return LOSSES[options["name"]](**{key: value for key, value in options.items() if key != "name"})
 
 
 @contextmanager
 def own_loss(loss: object) -> Iterator[None]:
-    """In the `with` block, the setting loss=object means this `loss`.  Raises UserError for a bad `loss`."""
+    """In the `with` block, the setting loss=object selects `loss`.  Raises UserError if `loss` fails a test."""
     if not isinstance(loss, Loss):
         problem, names = f"loss={loss!r} is no loss.", ", ".join(LOSSES.keys() - {"object"})
         raise UserError(problem, f"Pass an instance of a subclass of pggan.Loss, or the override 'loss=NAME': {names}.")
@@ -106,8 +106,8 @@ def own_loss(loss: object) -> Iterator[None]:
         values: dict[str, Any] = {**terms} if isinstance(terms, Mapping) and terms else {"no terms": str(terms)}
         for name, one in values.items():
             if not (isinstance(one, Tensor) and one.requires_grad and one.shape == (8,) and one.isfinite().all()):
-                problem = f"From the scores of 8 images, {type(loss).__name__}.{method} returned {name}: {one}."
-                remedy = "It has to return a dictionary of tensors, each with 8 finite numbers that have a gradient."
+                problem = f"In a test with 8 images, {type(loss).__name__}.{method} returned {name}: {one}."
+                remedy = "Return a dictionary of tensors with a gradient, each with one finite number per image."
                 raise UserError(problem, remedy)
     LOSSES["object"] = lambda **options: loss
     try:

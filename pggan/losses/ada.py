@@ -1,7 +1,7 @@
-"""Adaptive discriminator augmentation (ADA): changes of geometry and colours, each with probability p.
+"""Adaptive discriminator augmentation (ADA): random changes of geometry and colours, each with probability p.
 
-Shapes: N batch size, C channels, R resolution, K random numbers of a change.
-Source: Karras et al., Training Generative Adversarial Networks with Limited Data, 2020; distributions of appendix B.
+Shapes: N batch size, C channels, R resolution, K kinds of changes (PARAMETERS).
+Source (the "ADA paper"): Karras et al., Training Generative Adversarial Networks with Limited Data, 2020, appendix B.
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from torch import Tensor
 from pggan.core.rng import StepRng
 from pggan.ops.products import LinearMap
 
-TRANSFORMS = 4  # a step augments up to four batches: reals and fakes for D's loss, and again for G's loss
-TARGET = 0.6  # ADA adapts p until D's scores of reals have this mean sign (paper)
-INTERVAL = 4  # updates of D per change of p (paper)
+TRANSFORMS = 4  # a training step augments up to four batches: reals and fakes in D's loss, reals and fakes in G's loss
+TARGET = 0.6  # ADA adapts its probability p until signs (-1, 1) of D's scores of reals have this mean (ADA paper)
+INTERVAL = 4  # ADA changes its probability p once in this many updates of D (ADA paper)
 BICUBIC, REFLECTION = 2, 2  # modes of torch.ops.aten.grid_sampler_2d
-MAX_P = 0.85  # with a larger p, G would learn to generate rotated images (paper, figure 3)
+MAX_P = 0.85  # with a larger probability p, G would learn to generate rotated images (ADA paper, figure 3)
 
-# Random numbers: ("below", n) are integers from 0 to n - 1, ("within", x) uniform in [-x, x], ("normal", x) N(0, x^2).
-# The value 0 leaves images unchanged.  Scale, stretch, contrast and saturation are log2 of a factor.
+# Distributions: ("below", n) means integers from 0 to n - 1, ("within", x) uniform in [-x, x], ("normal", x) N(0, x^2).
+# A parameter that is 0 leaves images unchanged.  Scale, stretch, contrast and saturation are log2 of a factor.
 # Shifts and moves are fractions of the image's side.  Shifts are rounded to whole pixels, moves are not.
 PARAMETERS = {
     "flip": ("below", 2),
@@ -46,7 +46,7 @@ ANGLES = ("angle_before", "angle_after")
 
 
 def draw(rng: StepRng, batch: int) -> Tensor:
-    """Draw thresholds and values [N, TRANSFORMS, 2, K] for N images, TRANSFORMS calls of `augment` and K parameters."""
+    """Draw a threshold and a value for each image, call of `augment`, and kind of change: [N, TRANSFORMS, 2, K]."""
     shape = (batch, TRANSFORMS, len(PARAMETERS))
     least, uniform = rng.uniform("augment_least_p", *shape), rng.uniform("augment_uniform", *shape)
     normal = rng.normal("augment_normal", *shape)
@@ -65,7 +65,7 @@ def draw(rng: StepRng, batch: int) -> Tensor:
 def augment(images: Tensor, draws: Tensor, p: Tensor) -> Tensor:
     """Augment images [N, C, R, R] by twice differentiable operations, as gradient penalties require.
 
-    `draws` [N, 2, K] holds a threshold and a value per image and parameter; a value takes effect if p > threshold.
+    `draws` [N, 2, K] holds a threshold and a value per image and kind of change.  A change applies if p > threshold.
     """
     least, values = draws.to(images.dtype).unbind(1)
     effective = dict(zip(PARAMETERS, (values * (least < p)).unbind(1), strict=True))
@@ -106,25 +106,25 @@ def resample(images: Tensor, matrix: Tensor) -> Tensor:
     along = (2 * torch.arange(side, device=images.device, dtype=images.dtype) + 1) / side - 1
     of_x, of_y, offset = (column[:, :, None, None] for column in matrix.unbind(2))
     grid = (of_x * along + of_y * along[:, None] + offset).permute(0, 2, 3, 1)  # [N, R, R, 2]
-    # PyTorch's own second derivative of grid_sample is slower, because it includes the gradient of the grid.
+    # PyTorch's own second derivative of grid_sample is slower, because it includes the gradient w.r.t. the grid.
     return LinearMap.apply(sample, sample_back, grid, images)  # type: ignore[no-any-return]
 
 
 def sample(grid: Tensor, images: Tensor) -> Tensor:
     """Sample images [N, C, R, R] at the points of a grid [N, R, R, 2]."""
-    # Bicubic sampling takes a quarter of the memory of the paper's method, which enlarges, samples and filters images.
+    # Bicubic sampling takes a quarter of the memory of the ADA paper's method, which enlarges, samples, filters images.
     return F.grid_sample(images, grid, "bicubic", "reflection", align_corners=False)
 
 
 def sample_back(grid: Tensor, gradient: Tensor) -> Tensor:
-    """The adjoint of `sample`: the gradient of the images, from the `gradient` of the sampled images."""
-    backward, asked = torch.ops.aten.grid_sampler_2d_backward, [True, False]
-    found = backward(gradient, gradient, grid, BICUBIC, REFLECTION, False, asked)  # only the shape of argument 2 counts
+    """The adjoint of `sample`: return the gradient of `images`, from the `gradient` of the sampled images."""
+    backward, asked = torch.ops.aten.grid_sampler_2d_backward, [True, False]  # `backward` reads only argument 2's shape
+    found = backward(gradient, gradient, grid, BICUBIC, REFLECTION, False, asked)
     return found[0]  # type: ignore[no-any-return]
 
 
 def transform_colors(images: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-    """Change brightness, contrast, luma flip, hue and saturation, in this order.  Keep a fourth channel (opacity)."""
+    """Change brightness, contrast, luma flip, hue and saturation, in this order.  Copy a fourth channel (opacity)."""
     a = {name: parameter[:, None, None, None] for name, parameter in parameters.items()}
     colors, opacity = images[:, :3], images[:, 3:]
     gray, contrast = colors.mean(1, keepdim=True), power_of_two(a["contrast"])
@@ -137,7 +137,7 @@ def transform_colors(images: Tensor, parameters: Mapping[str, Tensor]) -> Tensor
 
 
 class AdaptiveP:
-    """ADA's probability p, which rises while the mean sign of D's scores is above a target, and falls otherwise.
+    """ADA's probability p, which rises while the mean sign of D's scores is above a target, and else falls.
 
     No method waits for the GPU.  Source: Karras et al. 2020, section 3.1.
     """

@@ -1,4 +1,4 @@
-"""The base class of all GAN losses, with gradient penalties and class terms.
+"""The base class of all GAN losses, with gradient penalties and a loss for class labels.
 
 Shapes: N batch size, C channels, R resolution, L labels.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 from pggan.ops.convolution import switched
 from pggan.ops.elementwise import to_float32
 
-SIGN = "augment/sign"  # name of the metric from which ADA adapts its p
+SIGN = "augment/sign"  # name of the metric from which ADA computes its probability p: the mean sign of D's scores
 
 
 class Reals(NamedTuple):
@@ -32,10 +32,10 @@ class Reals(NamedTuple):
         return Reals(*(None if part is None else part[indices] for part in self))  # type: ignore[arg-type]
 
 
-# A `Show` augments images [N, C, R, R].  The int is 0 (reals) or 1 (fakes) for D, 2 (reals) or 3 (fakes) for G.
+# `Show` augments images [N, C, R, R].  Its integer says which: 0 reals, 1 fakes in D's loss, 2 reals, 3 fakes in G's.
 Show = Callable[[Tensor, int], Tensor]
-# A `Critic` is D at a fixed resolution and alpha.  It maps images [N, C, R, R] to scores [N] and class logits [N, L].
-# A D with P parts, such as a plain D and heads on features, gives scores [N, P]; each part has its own loss.
+# A `Critic` is D at one stage of progressive growing: images [N, C, R, R] -> scores [N] and class logits [N, L].
+# A D with P parts, such as a plain D and heads on pretrained features, returns scores [N, P].  Each part has a loss.
 # With sub_batches=2, D computes minibatch statistics of reals (first half) and fakes (second half) separately.
 Critic = Callable[..., tuple[Tensor, Tensor]]
 
@@ -70,11 +70,11 @@ class GradientPenalty:
     target: float = 0.0
 
     def of(self, gradient: Tensor, missing_levels: int) -> Tensor:
-        """The penalty [N] for `gradient` [N, C, R, R], from scores to images, scaled for R * 2**missing_levels."""
+        """The penalty [N] for the `gradient` [N, C, R, R] of scores, scaled to resolution R * 2**missing_levels."""
         gradient = to_float32(gradient).flatten(1)
-        # The official D gets images enlarged to the final resolution; each doubling halves the gradient's norm.
+        # In the official code, D gets images upsampled to the final resolution; each doubling halves the gradient norm.
         factor = 2.0**missing_levels
-        if self.target == 0:  # the formula below would divide by this target
+        if self.target == 0:  # for other targets, the formula divides by the target
             return self.weight / factor**2 * gradient.square().sum(1)
         norm: Tensor = torch.linalg.vector_norm(gradient, dim=1)
         target = self.target * factor
@@ -83,7 +83,7 @@ class GradientPenalty:
     def of_scores(self, images: Tensor, scores: Tensor, context: PenaltyContext) -> Tensor:
         """The differentiable penalty [N] for the gradient of `scores` [N] with respect to `images` [N, C, R, R]."""
         scale = context.scale
-        total = (scores if scale is None else scores * scale).sum()  # for scores [N], `grad` would import slow sympy
+        total = (scores if scale is None else scores * scale).sum()  # without `sum`, `grad` would import sympy, slowly
         with switched(weight_gradients=False):
             (gradient,) = torch.autograd.grad(total, images, create_graph=True)
         return self.of(gradient if scale is None else to_float32(gradient) / scale, context.missing_levels)
@@ -119,11 +119,11 @@ class Loss(ABC):
         return ()
 
     def signs(self, real_scores: Tensor, fake_scores: Tensor) -> Tensor:
-        """The signs [N] of scores: 1 where D is right, -1 where D is wrong.  ADA adapts p to the mean sign."""
+        """The signs [N] of scores: 1 where D is right, -1 where D is wrong.  ADA computes its p from their mean."""
         return torch.sign(real_scores if self.zero_is_boundary else real_scores - fake_scores)
 
     def mean_sign(self, of_reals: float) -> float:
-        """Mean of `signs` if real scores ~ N(m, s^2) have the mean sign `of_reals`, and fake scores ~ N(-m, s^2)."""
+        """Mean of `signs` if sign(real score) has mean `of_reals`, for real scores N(m, s^2), fakes N(-m, s^2)."""
         if self.zero_is_boundary:
             return of_reals
         normal = NormalDist()
@@ -181,7 +181,7 @@ class Loss(ABC):
 def sum_of_parts(
     terms_of: Callable[..., dict[str, Tensor]], real_scores: Tensor | None, fake_scores: Tensor
 ) -> dict[str, Tensor]:
-    """Return `terms_of` for scores [N].  For scores [N, P], add up what `terms_of` returns for each of D's P parts."""
+    """Call `terms_of`, such as `d_terms`, for scores [N].  For scores [N, P], add up the terms of D's P parts."""
     if fake_scores.ndim == 1:
         return terms_of(real_scores, fake_scores)
     reals = fake_scores.shape[1] * [None] if real_scores is None else real_scores.unbind(1)

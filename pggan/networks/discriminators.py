@@ -29,10 +29,10 @@ from pggan.networks.layers import Equalized, ProgressiveNetwork, minibatch_stdde
 from pggan.networks.networks import Discriminator
 from pggan.ops.elementwise import activate, to_float32, upsample
 
-WIDTH = 64  # number of projected feature maps at each scale; the paper's code has 64 only at the finest scale
+WIDTH = 64  # number of projected feature maps at each scale; Projected GAN's code has 64 only at the finest scale
 COARSE = 4  # D's heads reduce the features of 64x64 images (SMALLEST) to maps of at most 4x4 pixels
-# In G's update, this number multiplies the gradient that images get from D's heads on pretrained features.
-# Without this factor, untrained heads would give images 15 to 34 times the gradient that the plain D gives.
+# In G's update, HEADS_GRADIENT multiplies the gradient that images get from D's heads on pretrained features.
+# Without HEADS_GRADIENT, untrained heads would give images 15 to 34 times the gradient that the plain D gives.
 HEADS_GRADIENT = 1 / 16
 LAST_FEATURES = 64  # number of inputs of the heads' last layer
 
@@ -111,12 +111,12 @@ class ProjectedDiscriminator(Discriminator):
         self.index_weights()
 
     def set_backbone(self, dtype: torch.dtype | None, network: EfficientNetLite0 | None = None) -> None:
-        """Compute pretrained features with `network` (None: EfficientNet-lite0) in `dtype` (None: float32)."""
+        """Set the pretrained `network` (None: EfficientNet-Lite0) and `dtype` (None: float32) that compute features."""
         network = load_efficientnet_lite0() if network is None else network
         self.backbone = Backbone(network, self.score.weight.device, dtype or torch.float32)
 
     def features(self, images: Tensor, share: float | Tensor = 1.0) -> Tensor:
-        """Return `images` [N, C, R, R] in [-1, 1], flattened, with their projected features: float32 [N, F, 1, 1].
+        """Flatten `images` [N, C, R, R] in [-1, 1] and their projected features into one float32 tensor [N, F, 1, 1].
 
         `share` multiplies the gradient that flows from the features to `images`.
         """
@@ -157,14 +157,14 @@ OWN: dict[str | None, nn.Module] = {}  # {class name: user's module}; empty outs
 
 
 class OwnDiscriminator(ProgressiveNetwork):
-    """Uses a module from a user's Python code as the discriminator.  It maps images [N, C, R, R] to scores [N]."""
+    """Uses a module from a user's Python code as discriminator.  The module maps images [N, C, R, R] to scores [N]."""
 
     features_from = inf
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
         if architecture.discriminator not in OWN:
-            problem = f"The run has a discriminator of its own, a Python object: {architecture.discriminator}."
+            problem = f"This run's discriminator is an object of a Python script (class {architecture.discriminator})."
             raise UserError(problem, "In Python, call pggan.train(…, discriminator=…).")
         parts = [vars(part).values() for part in OWN[architecture.discriminator].modules()]
         # deepcopy can't copy weights that spectral_norm has computed; the next forward pass computes them again.
@@ -175,7 +175,7 @@ class OwnDiscriminator(ProgressiveNetwork):
     def forward(
         self, images: Tensor, resolution: int, alpha: float | Tensor = 1.0, sub_batches: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """Score `images` [N, C, R, R] by sub-batch (such as reals); return scores [N] and empty class logits [N, 0]."""
+        """Return scores [N] and empty class logits [N, 0].  Each sub-batch, such as the reals, is a separate pass."""
         scores = torch.cat([self.module(part) for part in images.chunk(sub_batches)]).float()
         if scores.shape != images.shape[:1]:
             problem = f"The discriminator {self.architecture.discriminator} returned {[*scores.shape]}."

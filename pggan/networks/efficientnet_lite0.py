@@ -125,7 +125,7 @@ def load_efficientnet_lite0() -> EfficientNetLite0:
     stored = torch.load(path, map_location="cpu", weights_only=True)
     values = [value for name, value in stored.items() if not name.startswith("_fc.")]
     network = EfficientNetLite0()
-    # The file has the tensors in the order of this network, but under other names.
+    # The weights file has the tensors in the order of this network, but under other names.
     network.load_state_dict(dict(zip(network.state_dict(), values, strict=True)))
     return network.to(memory_format=torch.channels_last)  # on CPUs, channels-last saves a quarter of the time
 

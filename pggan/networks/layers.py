@@ -39,8 +39,8 @@ class Prepared(NamedTuple):
 
     kernel: Kernel
     bias: Tensor
-    sums: Tensor | None = None  # [O, 4, 4], only in `ConvWithStddev`: what a stddev of 1 adds to the result
-    rows: Sequence[Rows] = ()  # each function returns a tensor for the gradient of the bias or an RGB layer's weight
+    sums: Tensor | None = None  # [O, 4, 4], only in `ConvWithStddev`: what a minibatch stddev of 1 adds to the output
+    rows: Sequence[Rows] = ()  # each function returns a tensor for Triton's gradient of a bias or an RGB layer's weight
 
 
 Key = tuple["Equalized", Algorithm, float]
@@ -52,7 +52,7 @@ class Computing:
     def __init__(self) -> None:
         self.options = ComputeOptions()
         self.prepared: dict[Key, Prepared] | None = None
-        self.served = False  # whether layers use Triton; if so, Triton also makes their kernels from the weights
+        self.served = False  # whether layers use Triton; if so, Triton also makes convolution kernels from weights
         self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # kernels for the next `prepare_together`
         self.plans: dict[Any, Plan] = {}
 
@@ -148,7 +148,7 @@ class Equalized(nn.Module):
         if computing.served:
             computing.asked[computing.options][key] = None
         if key not in cache:
-            with torch.enable_grad():  # even if this pass needs no gradients, a later pass with the same kernel may
+            with torch.enable_grad():  # a later pass with the cached kernel may need gradients, if not this pass
                 cache |= computing.prepare_together([key]) if computing.served else {}
                 if key not in cache:
                     prepared = self.prepare(algorithm, scale)
@@ -161,7 +161,7 @@ class Equalized(nn.Module):
         return Prepared(Kernel(weight.to(self.dtype), algorithm, self.rescaling), self.bias.to(self.dtype))
 
     def request(self, algorithm: Algorithm, scale: float, inputs: int | None = None) -> Request:
-        """Tell `preparation.py` how to make the layer's kernel for its first `inputs` input maps (None: for all)."""
+        """Instructions for `preparation.py` to make the kernel for the first `inputs` input maps (None: for all)."""
         if algorithm is RGB:
             return Request(self.weight, (), (self.weight, self.bias))
         k = pack_size(*self.weight.shape[:2]) if algorithm is PACKED else None
@@ -179,7 +179,7 @@ class Equalized(nn.Module):
 
 
 class ConvWithStddev(Equalized):
-    """A 3x3 convolution of I feature maps and one constant map, the stddev.  [N, I, 4, 4], [N] -> [N, O, 4, 4]
+    """A 3x3 convolution of I feature maps and a constant map, the minibatch stddev.  [N, I, 4, 4], [N] -> [N, O, 4, 4]
 
     A convolution of I + 1 maps would be slow, because I + 1 is no power of two.  So the layer convolves only the I
     feature maps, and adds the stddev times the convolution of a map of ones.

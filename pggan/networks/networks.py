@@ -35,7 +35,7 @@ class GeneratorStem(nn.Module):
     def __init__(self, inputs: int, width: int, stem: Stem) -> None:
         super().__init__()
         self.width, self.stem = width, stem
-        # The paper's 4x4 convolution has 16 times this fan-in, so the gain is He's gain / 4, as in the official code.
+        # The paper's 4x4 convolution has 16 times the fan-in.  So this gain is HE_GAIN / 4, as in the official code.
         self.dense = Equalized(width * 16, inputs, gain=HE_GAIN / 4)
         if stem is not Stem.unit_bias:
             self.dense.bias = nn.Parameter(torch.empty(width))  # one bias for all 4x4 pixels of a feature map
@@ -146,8 +146,8 @@ class Generator(ProgressiveNetwork):
 
     @property
     def passes(self) -> int:
-        """The number of passes of the bilateral filter; networks for drawing (`train(False)`) have twice as many."""
-        # Twice as many lowered KID (x 1000) of avatars from 310 to 220.
+        """The number of passes of the bilateral filter; networks that draw samples (`eval()`) use twice as many."""
+        # Twice as many passes lowered the KID (x 1000) of generated avatars from 310 to 220.
         return self.architecture.bilateral * (1 if self.training else 2)
 
 
@@ -201,7 +201,7 @@ def new_discriminator(architecture: Architecture) -> ProgressiveNetwork:
 
 
 def initialize(network: nn.Module, seed: int, name: str) -> None:
-    """Draw weights from N(0, 1); set biases to 0.  Only `seed`, the weight's name and the network's `name` matter."""
+    """Draw weights from N(0, 1), seeded by `seed`, the weight's name and the network's `name`.  Set biases to 0."""
     with torch.no_grad():
         for key, weight in network.state_dict().items():  # `state_dict` includes the buffer `FixedConv.weight`
             if key.endswith("bias"):

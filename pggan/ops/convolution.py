@@ -21,9 +21,8 @@ from pggan.ops import packed, products, winograd
 WIDE = 128  # Winograd's algorithm is faster if a layer has at least this many input and output feature maps
 MIN_TILES = 16  # Winograd's algorithm is faster if a batch of images has at least this many tiles
 CACHED = 128  # largest image side in pixels at which Winograd's tensors fit into the CPU's cache
-LARGE = 64  # on CPUs, kernel gradients are faster without channels-last if images have at least this side in pixels
-# `SharedKernel` saves time if the kernel is at least this many times as large as the layer's input plus output.
-MIN_KERNEL_TO_FACTORS = 4
+LARGE = 64  # on CPUs, kernel gradients are faster without channels-last if images are at least this many pixels wide
+MIN_KERNEL_TO_FACTORS = 4  # `SharedKernel` saves time from this ratio on: kernel size / (input size + output size)
 
 
 class Switches:
@@ -49,7 +48,7 @@ def switched(**values: bool) -> Iterator[None]:
 
 
 def fuse_resampling(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
-    """Scale a kernel [O, I, 3, 3], and fuse the kernel with pooling, [O, I, 4, 4], or upsampling, [I, O, 4, 4], if any.
+    """Scale a kernel [O, I, 3, 3].  `rescaling` fuses it with pooling, to [O, I, 4, 4], or upsampling, to [I, O, 4, 4].
 
     A fused kernel is the sum of four shifted copies.  One matrix product adds the copies ten times as fast as slicing.
     """
@@ -71,7 +70,7 @@ def pack_kernel(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
 
 @cache  # cached, because launching ten CUDA kernels is slow
 def resampling_box(rescaling: Rescaling, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return `scale` times the matrix [16, 9] that maps the 9 numbers of a 3x3 kernel to the 16 of the fused kernel."""
+    """Return `scale` times the matrix [16, 9] that maps a 3x3 kernel's 9 weights to a fused 4x4 kernel's 16 weights."""
     shifts = torch.eye(4, 3, dtype=dtype, device=device)
     shifts = shifts + shifts.roll(1, 0)
     box = torch.kron(shifts, shifts) * scale
@@ -132,7 +131,7 @@ class Algorithm(NamedTuple):
     grad_input: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None
     grad_weight: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None
     prepare: Callable[[Tensor, Rescaling, float], Tensor] = fuse_resampling
-    only_scales: bool = True  # whether, without resampling, `prepare` only scales the kernel; callers may then scale x
+    only_scales: bool = True  # if True, callers may scale x instead of the kernel, except with resampling
 
 
 REFERENCE = Algorithm(plain_convolve, prepare=lambda kernel, rescaling, scale: kernel * scale, only_scales=False)
@@ -155,11 +154,11 @@ def algorithm_for(x: Tensor, shape: torch.Size, rescaling: Rescaling) -> Algorit
         # DENSE is faster for large kernels, because `SharedKernel` computes the gradients of several passes together.
         return DENSE if wide else TORCH
     if x.device.type != "cpu":
-        # PACKED is faster for few feature maps in a 16-bit dtype; image rows must divide into whole packs of pixels.
+        # PACKED, which joins pixels to packs, is faster for few 16-bit feature maps, if packs divide the width.
         packs = max(shape[:2]) <= packed.MAPS // 2 and x.dtype.itemsize == 2 and x.shape[-1] % (2 * packed.MAPS) == 0
         return POINTWISE if shape[-1] == 1 else PACKED if packs else DIRECT
     if shape[-1] > 1 and wide and x.dtype.itemsize >= 4 and x.shape[-1] <= CACHED:
-        stride = 2 if rescaling is Rescaling.up else 4  # distance between Winograd's tiles of the input, in pixels
+        stride = 2 if rescaling is Rescaling.up else 4  # distance between Winograd's input tiles, in pixels
         if len(x) * (x.shape[2] // stride) * (x.shape[3] // stride) < MIN_TILES:
             return IM2COL
         if x.shape[2] % stride == x.shape[3] % stride == 0:
@@ -237,10 +236,10 @@ class Convolution(torch.autograd.Function):
 
 
 class SharedKernel(torch.autograd.Function):
-    """Returns a kernel unchanged.  Its backward pass computes the kernel's gradients of several passes in one product.
+    """Returns a kernel unchanged.  `backward` computes the sum of the kernel's gradients by one matrix product.
 
-    The backward pass of each use only appends the layer's input x and output gradient y to `put_off`.  D uses a kernel
-    three or four times in a step (reals, fakes, gradient penalty).  For small images, adding up gradients is slow.
+    D uses a kernel three or four times in a step (reals, fakes, gradient penalty).  For small images, adding up the
+    gradients of all uses is slow.  So each use only appends the layer's input x and output gradient y to `put_off`.
     """
 
     @staticmethod

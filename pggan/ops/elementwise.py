@@ -13,7 +13,7 @@ from pggan.ops.convolution import Switches
 from pggan.ops.fused import EPSILON, LEAKY_SLOPE, Rows
 from pggan.ops.products import LinearMap
 
-# Arguments: x [N, C, …], then a bias [C] and a function that returns a tensor for the bias's gradient, or two Nones.
+# Arguments: x [N, C, …]; a bias [C] or None; with a bias, a function that returns a tensor for the bias's gradient.
 Activation = Callable[[Tensor, Tensor | None, Rows | None], Tensor]
 
 
@@ -52,7 +52,7 @@ def activate_and_normalize(x: Tensor, bias: Tensor | None = None, rows: Rows | N
 
 
 class ActivationAndNorm(torch.autograd.Function):
-    """One operation for bias, leaky ReLU and pixel norm; for three, autograd would keep four tensors of x's size."""
+    """Bias, leaky ReLU and pixel norm as one operation; for three, autograd would store four tensors of x's size."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, rows: Rows | None) -> Tensor:
@@ -72,7 +72,7 @@ class ActivationAndNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        """The gradient of x.  dL/dz = scale * (g - y * mean(g * y)) with z = leaky ReLU, y = scale * z, g = dL/dy."""
+        """The gradient of x.  If z is leaky ReLU, y = scale * z, g = dL/dy: dL/dz = scale * (g - y * mean(g * y))."""
         y, scale = ctx.saved_tensors
         if ctx.rows is not None:
             rows = ctx.rows() if ctx.needs_input_grad[1] else None
@@ -80,7 +80,7 @@ class ActivationAndNorm(torch.autograd.Function):
         wide, g = to_float32(y), to_float32(gradient)
         along = (g * wide).mean(1, keepdim=True)
         result = torch.addcmul(g, wide, along, value=-1).mul_(scale).to(gradient.dtype)
-        result = torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True)  # the slope depends only on y's sign
+        result = torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True)  # y's sign decides leaky ReLU's slope
         return result, None, None
 
 
@@ -102,5 +102,5 @@ def fade(old: Tensor, new: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def fading(alpha: float | Tensor) -> bool:
-    """Whether `alpha` may be below 1; True for every tensor, because reading a tensor would wait for the GPU."""
+    """Whether layers fade in (`alpha` < 1).  True for any tensor, because reading a tensor would wait for the GPU."""
     return isinstance(alpha, Tensor) or alpha < 1

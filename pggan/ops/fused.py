@@ -20,13 +20,13 @@ from pggan.ops.products import LinearMap
 
 LEAKY_SLOPE = 0.2  # slope of the leaky ReLU below 0 (paper Table 2)
 EPSILON = 1e-8  # added under square roots, in pixel norm (paper section 4.2) and minibatch stddev
-WIDEST = 1024  # largest number of features that the kernels support, because a tile holds all features of a pixel
-TILE = 2048  # numbers that a Triton program holds at a time: 16 per thread
-IMAGE_TILE = 8192  # numbers that a program of the stddev kernel holds at a time: 512 feature maps of 4x4 pixels
+WIDEST = 1024  # largest number of features that these Triton kernels support: a tile holds all features of a pixel
+TILE = 2048  # how many numbers a Triton program holds at a time: 16 per thread
+IMAGE_TILE = 8192  # how many numbers a program of the kernel `stddev` holds at a time: 512 feature maps of 4x4 pixels
 PROGRAMS = 512  # number of Triton programs that sum over pixels: about 4 on each of an H200's 132 multiprocessors
 REASON_WIDTH = 120  # messages quote at most this many characters of Triton's error
 
-Rows = Callable[[], Tensor]  # returns a tensor [PROGRAMS, …] with one row for each Triton program's part of a gradient
+Rows = Callable[[], Tensor]  # returns a tensor [PROGRAMS, …] for a gradient; Triton program i adds its share to row i
 
 
 @cache
@@ -102,7 +102,7 @@ class PixelSums:
         self.memory: Tensor | None = None  # [PROGRAMS, sum of sizes]
 
     def rows(self, number: int) -> Tensor:
-        """The memory [PROGRAMS, size] for the gradient of `self.parameters[number]`."""
+        """The tensor [PROGRAMS, size] for the gradient of `self.parameters[number]`."""
         if self.memory is None:
             self.memory = torch.zeros(PROGRAMS, sum(self.sizes), device=self.parameters[0].device)
         self.used.add(number)
@@ -121,7 +121,7 @@ class PixelSums:
 
 
 def bias_act_backward(y: Tensor, gradient: Tensor, scale: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-    """Gradient of x for `BiasAct`, or with `scale` for `bias_act_norm_`.  `rows` gets the gradient of the bias."""
+    """The gradient of x for `BiasAct` or, with `scale`, `bias_act_norm_`.  Adds the bias's gradient to `rows`."""
     gradient, y = dense(gradient), dense(y)
     result = torch.empty_like(gradient)
     pitch, most = (0, inf) if rows is None else (rows.stride(0), PROGRAMS)
@@ -130,7 +130,7 @@ def bias_act_backward(y: Tensor, gradient: Tensor, scale: Tensor | None = None, 
 
 
 class BiasAct(torch.autograd.Function):
-    """Leaky ReLU of x [N, C, …] + bias [C], differentiable twice.  `backward` adds the bias's gradient to `rows()`."""
+    """Leaky ReLU of x [N, C, …] + bias [C], differentiable twice.  `rows` returns a tensor for the bias's gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor, rows: Rows) -> Tensor:
@@ -173,7 +173,7 @@ def launch_stddev(
 ) -> None:
     """Launch the Triton kernel `stddev`, with one program for each group of images.
 
-    `groups`: (images per group, groups n per sub-batch).  A group has every n-th image of a sub-batch, such as reals.
+    `groups`: (images per group, groups per sub-batch).  With n groups, a group has every n-th image of a sub-batch.
     """
     (size, count), numbers = groups, x[0].numel()
     others = of_result, of_gradient, *results, count, size, numbers

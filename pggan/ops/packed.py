@@ -1,8 +1,8 @@
 """3x3 convolutions with few feature maps on GPUs: k neighbouring pixels become one pixel with k times as many maps.
 
 On tensor cores, convolving a few feature maps takes almost as long as convolving 64 (MAPS).  Channels-last images
-[N, C, H, W] have the same memory as images [N, k C, H, W / k], whose pixels are packs of k pixels.  The kernel for
-packs holds each tap k times, and zeros elsewhere.  With fused resampling, packs of the larger images have 2k pixels.
+[N, C, H, W] lie in memory like images [N, k C, H, W / k], whose pixels are packs of k pixels.  The kernel for packs
+holds each weight k times, and zeros elsewhere.  With fused resampling, packs of the larger images have 2k pixels.
 Shapes: N batch size, H height, W width, S and L feature maps of the smaller and the larger images.
 Without resampling, S counts output maps, and L counts input maps.
 """
@@ -30,7 +30,7 @@ def places(k: int, rescaling: Rescaling, dtype: torch.dtype, device: torch.devic
     """Return a mask, which is 1 where a packed kernel holds a tap (weight) of the unpacked kernel, and 0 elsewhere.
 
     Axes: pixel in the smaller image's pack; one of REACH packs of the larger image; pixel in that pack; kernel column.
-    At pixel a of the smaller image (input or output), column t reads pixel a * stride + t - 1 of the larger image.
+    For pixel a of the smaller image (input or output), kernel column t reads pixel a * stride + t - 1 of the larger.
     """
     side, stride = side_and_stride(rescaling)
     sizes = (k, REACH, k * stride, side)

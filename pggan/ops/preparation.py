@@ -23,7 +23,7 @@ BLOCK = 32  # a Triton program computes BLOCK x BLOCK elements of one tap of a c
 
 
 class Transform(NamedTuple):
-    """How Triton computes a convolution kernel from a weight.  `triton_kernels` reads the integers in this order.
+    """How Triton makes a convolution kernel from a weight.  `triton_kernels` reads the integer fields by position.
 
     The kernel is the sum of `copies`**2 copies of the weight.  Copy (i, j) is moved down by i - `shift` taps, and right
     by j - `shift` taps.  A packed kernel holds this sum once for each pixel of a pack.
@@ -33,14 +33,14 @@ class Transform(NamedTuple):
     columns: int
     height: int
     width: int
-    k: int  # the smaller image, input or output, has so many pixels in a pack (`packed.py`); 1: no packs
-    pixels: int  # the larger image has so many pixels in a pack; 1: no packs
+    k: int  # pixels per pack (`packed.py`) of the smaller image, which is the input or the output; 1: no packs
+    pixels: int  # pixels per pack of the larger image; 1: no packs
     stride: int
     copies: int
     shift: int
-    taps: int  # side of the weight, in taps
-    origin: int  # memory offset of the weight's first tap or, in a mirrored kernel, last tap
-    row_step: int  # memory step between the weight's output maps or, with upsampling, input maps
+    taps: int  # kernel size of the weight: 3 for a 3x3 convolution
+    origin: int  # offset in the weight at which reading begins: its first tap or, to mirror the kernel, its last tap
+    row_step: int  # the weight's memory stride along output maps or, with upsampling, along input maps
     column_step: int
     tap_step: int
     factor: float  # multiplies the sum of copies
@@ -75,7 +75,7 @@ def transform_of(
 
 
 def map_of_ones(weight: Tensor, scale: float) -> Transform:
-    """Return the `Transform` to [O, 4, 4, 1]: a 4x4 map of ones, convolved with the weights of the last input map."""
+    """The `Transform` that convolves a 4x4 map of ones with the weights of the last input map, to [O, 4, 4, 1]."""
     (outputs, inputs), step = weight.shape[:2], weight.stride(3)
     origin = (inputs - 1) * weight.stride(1) + 8 * step
     return Transform(outputs, 1, 4, 4, 1, 1, 1, 4, 1, 3, origin, weight.stride(0), 1, -step, scale)
@@ -108,7 +108,7 @@ class Plan:
         self.programs = [torch.repeat_interleave(each).int().to(device) for each in counts]  # each program's table row
 
     def prepare(self, dtype: torch.dtype) -> list[Tensor]:
-        """Make one kernel [k * rows, pixels * columns, height, width] per `Transform`, in `dtype`, channels-last."""
+        """Make one channels-last kernel per `Transform` t: [t.k * t.rows, t.pixels * t.columns, t.height, t.width]."""
         if not self.transforms:
             return []
         result = torch.empty(sum(self.sizes), dtype=dtype, device=self.table.device)
@@ -133,7 +133,7 @@ class Plan:
 
 
 class Prepare(torch.autograd.Function):
-    """Makes all convolution kernels.  `backward` reads the kernels' gradients from `asides`, which the layers fill."""
+    """Makes all convolution kernels.  `backward` reads gradients from `asides`; the layers' backward passes fill it."""
 
     @staticmethod
     def forward(
@@ -166,7 +166,7 @@ def prepare_together(
     """Make all convolution kernels in one Triton launch; yield the kernels and the parameters of each request.
 
     Each kernel comes with a list that collects the kernel's gradients.  Each parameter comes with a function that
-    returns a tensor for the gradient.  `plans` caches tables on the GPU, because CUDA graphs can't copy tables to it.
+    returns a tensor for the gradient.  `plans` caches tables on the GPU, because CUDA graphs can't copy CPU tensors.
     """
     about = tuple((request.weight.data_ptr(), request.transforms) for request in requests)
     plan = plans[about] = plans.get(about) or Plan(requests)

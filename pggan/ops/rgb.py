@@ -25,7 +25,7 @@ class Layer(NamedTuple):
     to_rgb: bool
     scale: float  # multiplies the weight
     dtype: torch.dtype  # dtype of the feature maps
-    rows: Sequence[Rows]  # two functions, which return tensors for the gradients of weight and bias
+    rows: Sequence[Rows]  # two functions; each returns the tensor to which Triton adds the gradient of weight or bias
 
 
 def steps(images: Tensor, weight: Tensor, layer: Layer) -> tuple[int, ...]:
@@ -74,7 +74,7 @@ class FromRgb(torch.autograd.Function):
 
 
 class FromRgbGradient(torch.autograd.Function):
-    """`FromRgb`'s backward pass: returns the gradient of images, and adds weight and bias gradients to `layer.rows`."""
+    """`FromRgb`'s backward pass.  Returns the images' gradient; `layer.rows` return tensors for the other gradients."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd accepts no keyword arguments

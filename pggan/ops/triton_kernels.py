@@ -138,11 +138,12 @@ def narrow(
     plane, image, pixel, channel, maps_step, channel_step, pixels, tiles,
     SLOPE: tl.constexpr, CHANNELS: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """If `result` is given, set it to the images that a 1x1 convolution and a bias compute from features `wide` [P, C].
+    """Set `result` to a 1x1 convolution of features `wide` [P, C] to images, compute parameter gradients, or do both.
 
-    If y [P, C] is given, `wide` is first multiplied by the derivative of the leaky ReLU whose result is y.
-    Each program computes its parts of the gradients from `wide` and the images x, and adds them to one row of
-    `of_weight` and to one row of `of_bias`.  The bias's gradient is the sum of `wide` or, without y, the sum of x.
+    Each program adds its share of the gradients to its own row of `of_weight` and `of_bias`.  Outputs may be None.
+    From-RGB's backward pass: x are the images, y [P, C] is the layer's output, and `wide` is the gradient of y.  `wide`
+    is first multiplied by the derivative of leaky ReLU.  The bias's gradient is the sum of `wide`.
+    To-RGB: y is None, `wide` is the input, and x is the gradient of the output.  The bias's gradient is the sum of x.
     """
     program, column = tl.program_id(0), tl.arange(0, COLUMNS)
     total_wide = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -237,9 +238,9 @@ def stddev(
 
 
 # `table` has one row for each convolution kernel: the 14 integers of a `preparation.Transform`, then four offsets.
-# Integers 14 and 16 of a row: the index of the kernel's first Triton program in `prepare` and in `gradients`.
-# Integers 15 and 17 of a row: where in memory the convolution kernel and the weight's gradient begin.
-# `owners` has for each Triton program its row number in `table`.  A program computes BLOCK x BLOCK elements of one tap.
+# Integers 14 and 16 of a row of `table`: index of the kernel's first Triton program in `prepare` and in `gradients`.
+# Integers 15 and 17 of a row of `table`: where in memory the convolution kernel and the weight's gradient begin.
+# `owners` has for each Triton program a row number of `table`.  A program computes BLOCK x BLOCK elements of one tap.
 
 FIELDS = tl.constexpr(18)  # number of integers in each row of `table`
 
@@ -266,9 +267,9 @@ def _copies(source, row_places, column_places, y, x, copies, shift, taps, step, 
 
 @triton.jit
 def _packed_copies(source, r, c, y, pack, k, pixels, stride, rows, columns, row_step, column_step, copies, taps, step):
-    """Return one tile of a packed kernel (see `_copies`); elements of the tile may belong to different taps."""
+    """Return one tile of a packed kernel (packed.py).  The tile's elements may come from different taps of a weight."""
     # At pixel a of the smaller image (input or output), tap x reads pixel a * stride + x - 1 of the larger image.
-    # The kernel sees three packs side by side.  Both images count pixels from the start of the second pack.
+    # The packed kernel covers three packs side by side.  In both images, pixel 0 is the first of the second pack.
     x = (1 - r // rows * stride)[:, None] + ((pack - 1) * pixels + c // columns)[None, :]
     inside = (r < k * rows)[:, None] & (c < pixels * columns)[None, :]
     source += (r % rows * row_step)[:, None] + (c % columns * column_step)[None, :]

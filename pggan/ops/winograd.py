@@ -22,7 +22,7 @@ from pggan.ops.products import LinearMap, bmm, empty, mm, prefers_onednn
 LARGE_MAP = 36  # oneDNN is faster than MKL if a transform's matrix has at least this many rows or columns
 CHUNK = 2**21  # how many numbers in Winograd's domain are computed at a time: as many as fit into the CPU's cache
 
-# In one dimension, PIXELS maps 6 pixels to Winograd's domain, TAPS maps 3 taps to it, RESULT maps products to 4 pixels.
+# In one dimension, PIXELS maps 6 pixels, and TAPS 3 weights, to Winograd's domain; RESULT maps products to 4 pixels.
 PIXELS = (
     (4, 0, -5, 0, 1, 0),
     (0, -4, -4, 1, 1, 0),
@@ -41,8 +41,8 @@ TAPS = (
 )
 RESULT = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))
 DOUBLED = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 1))  # 4 pixels become 6
-HALVED = ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5))  # box pooling: 4 pixels become 2, each the mean of 2 neighbours
-ALWAYS_0 = 2  # fused forms skip this index of Winograd's domain: upsampling gives 0 there, and pooling does not use it
+HALVED = ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5))  # pooling along one axis: 4 pixels become 2, each a mean of 2 neighbours
+ALWAYS_0 = 2  # fused resampling skips this index of Winograd's domain: upsampling gives 0 there, pooling ignores it
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
 def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
     numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # per image, in Winograd's domain
     numbers //= 2 if prefers_onednn() else 1  # with oneDNN, chunks of 2 * CHUNK numbers are faster
-    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # few chunks, because each reads the kernel
+    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # few chunks: each reads the whole kernel
     return (slice(start, start + size) for start in range(0, len(images), size))
 
 

@@ -57,7 +57,7 @@ class BatchPartition:
         return max(len(replace(self, rank=rank).indices(batch)) for rank in range(self.world_size))
 
     def require_enough(self, batch: int) -> None:
-        """Raise UserError unless ranks get whole minibatch-stddev groups and, without `elastic`, equally many."""
+        """Raise UserError unless ranks get whole minibatch-stddev groups; without `elastic`, all get equally many."""
         ranks = 1 if self.elastic else self.world_size
         unit = self.stddev_group * ranks
         if batch % unit and (ranks > 1 or batch > unit):

@@ -1,6 +1,6 @@
 """Deep gradient compression (DGC) for Adam: ranks send the largest entries of an update now, and the others later.
 
-Each rank adds its Adam updates to a residual, and sends the residual's largest entries.  The mean over all ranks is
+Each rank adds its Adam updates to a residual, and sends the residual's largest entries.  The mean of all messages is
 subtracted from the weights.  Source: Lin et al. 2018 for SGD; docs/scaling.md derives Adam's variant for beta1 = 0.
 
 Shapes: P trained parameters of one network, k entries per message, n ranks.
@@ -29,7 +29,7 @@ class DgcReducer(GradientReducer):
     has_moments = True
 
     def __init__(self, group: ProcessGroup, state: State, *, ratio: float, warmup_images: int) -> None:
-        """Replaces `state`'s optimizers by `Descent`.  `ratio`: share of entries sent after `warmup_images` images."""
+        """Makes `Descent` the optimizers of `state`.  `ratio`: share of entries sent after `warmup_images` images."""
         super().__init__()
         self.group, self.ratio, self.warmup_images = group, ratio, warmup_images
         self._state = state
@@ -124,7 +124,7 @@ class Compressor:
         self.residual.grad = gradient
         self.adam.step(-1.0, (~finite).float(), divisor)  # with learning rate -1, Adam adds the update to the residual
         # The message gets the residual's entries r with the largest r^2 * sqrt(v), where v is Adam's second moment.
-        # Results were worse with |r| instead of r^2, because weights with small gradients got few updates.
+        # With |residual| instead of its square, results were worse: weights with small gradients got few updates.
         indices = largest(self.exp_avg_sq.sqrt().mul_(self.residual).mul_(self.residual), count).sort().values
         waiting = self.residual[indices]
         sent = waiting.clamp(-MAX_FP8, MAX_FP8).to(SENT_AS)
@@ -146,7 +146,7 @@ def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
     inside = torch.searchsorted(indices, torch.arange(0, size + BLOCK, BLOCK, device=indices.device)).diff()
     parts = inside.to(torch.int32), (indices % BLOCK).to(torch.uint16), values
     message = torch.cat([part.view(torch.uint8) for part in parts])
-    return nn.functional.pad(message, (0, -len(message) % 4))  # `set_mean` needs each message at a multiple of 4 bytes
+    return nn.functional.pad(message, (0, -len(message) % 4))  # `set_mean` needs messages aligned to 4 bytes
 
 
 def set_mean(vector: Tensor, messages: Tensor, count: int) -> Tensor:

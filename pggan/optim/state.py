@@ -40,7 +40,7 @@ class Trainable:
         return [weight for weight in self.network.weights if weight.grad is not None]
 
     def gradient_norm(self) -> Tensor:
-        """The L2 norm of the gradient of all weights together or, with DGC, of the update."""
+        """The L2 norm of all gradients together or, with gradient compression (DGC), of the update."""
         gradients = [weight.grad for weight in self.network.weights if weight.grad is not None]
         norm: Tensor = torch.stack(torch._foreach_norm(gradients)).norm()
         return norm if self.scale is None else norm / self.scale

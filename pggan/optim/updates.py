@@ -79,7 +79,7 @@ def ema_decay(
 ) -> float:
     """The decay of the EMA of G's weights in one update with `batch` images, after `images` images of training.
 
-    The decay is `decay_per_update` or, if None, halves an old value's EMA weight every `half_life_images` images.
+    If `decay_per_update` is None, an old value's share in the EMA halves in `half_life_images` images.
     `rampup` limits the half-life to `rampup` * `images`, so the EMA follows G quickly at first (Karras et al. 2020).
     """
     if decay_per_update is not None:

@@ -128,7 +128,7 @@ def test_a_discriminator_object_is_trained_and_the_command_refuses_its_name(keys
     ],
 )
 def test_a_loss_of_a_wrong_shape_or_nan_or_without_gradient_is_refused(method, message):
-    with pytest.raises(UserError, match=f"{message}(?s:.*)8 finite numbers that have a gradient"):
+    with pytest.raises(UserError, match=f"{message}(?s:.*)with a gradient, each with one finite number per image"):
         pggan.train("data.path=nowhere", loss=type("Own", (Hinge,), method)())
 
 
