@@ -37,7 +37,7 @@ RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTE
 
 
 class PeerLost(Exception):
-    """All ranks have to restart, because a rank was lost during a collective, or failed alone in a step."""
+    """All ranks have to restart, because a rank was lost during a collective, or only one rank failed in a step."""
 
 
 class RemoteUserError(Exception):

@@ -26,7 +26,7 @@ from pggan.networks.efficientnet_lite0 import EfficientNetLite0
 from pggan.networks.networks import Generator, count_parameters, new_discriminator
 from pggan.training.timing import MEMORY_BYTES, Speed
 
-NCCL_BYTES = int(1.6e9)  # NCCL needs 1.6 GB on each of several GPUs (github.com/NVIDIA/nccl/issues/864).
+NCCL_BYTES = int(1.6e9)  # With several GPUs, NCCL needs 1.6 GB on each (github.com/NVIDIA/nccl/issues/864).
 SENT_BYTES = 3  # Deep gradient compression (DGC) sends a gradient entry as a 16-bit index and an 8-bit value.
 
 Scaling = StrEnum("Scaling", "strong weak")

@@ -25,7 +25,7 @@ GROWTH_SHARE, LONGER_FROM = 0.3, 1.5
 # With final resolution 32x32, KID of avatars is 522 after 18,000 images; with 16x16, 586 after twice the time.
 # With final resolution 64x64, KID of avatars is 524 after 43,000 images; with 32x32, 550 after a similar time.
 FINAL = {4: 500, 8: 2000, 16: 5000, 32: 10_000, 64: 20_000, 128: 10**5, 256: 3 * 10**5, 512: 10**6, 1024: 3 * 10**6}
-# More than 64 feature maps are chosen only if there is time for 10 * FINAL[R] images at R, and for at least 200,000.
+# More than 64 feature maps need time for 10 * FINAL[R] images, and at least 200,000, at the final resolution R.
 # After half an hour of training, KID (x 1000) of avatars is 217 with 64 feature maps, and 347 with 128 feature maps.
 WIDTHS, WIDER, WIDER_FROM = (64, 128, 256, 512), 10, 200_000
 MIN_WIDTH = {4: 64, 128: 128, 256: 256, 512: 512}  # least model.fmap_max by final resolution
