@@ -1,7 +1,7 @@
 """Starts the ranks of a command with torchrun, which restarts all ranks if one fails or is killed.
 
-`killed_if_stopped` ends a rank whose process is stopped (SIGSTOP).  `ProcessGroup.end_if_stalled` and timeouts of
-collectives end ranks that hang while their processes run.
+`killed_if_stopped` kills a rank's process that SIGSTOP has stopped for too long.  `ProcessGroup.end_if_stalled` and
+timeouts of collectives end a process that runs but makes no progress.
 """
 
 import json
@@ -24,10 +24,10 @@ from pggan.core.process import PARENT_VARIABLE, TASK_VARIABLE, environment, sign
 LOOPBACK = "127.0.0.1"  # used instead of the name `localhost`, which some containers can't resolve
 RENDEZVOUS_SECONDS = 300  # All ranks have to connect within 300 seconds.
 RANKS_VARIABLE = "PGGAN_RANKS"  # This environment variable holds the path of a folder that launcher and ranks share.
-IGNORED = "SIGURG"  # `relay` handles signals, so torchrun is told to handle only SIGURG, which nobody sends.
+IGNORED = "SIGURG"  # `launch` handles signals, so torchrun is told to handle only SIGURG, which nobody sends.
 ENDED = "ended"  # The file `ended` has the command's exit code; once the file exists, no rank is restarted.
-# A second process runs this program, which kills a rank that has sent no byte for `timeout` seconds.
-# The program counts seconds itself, because a clock goes on while the machine is suspended.
+# Each rank has a guard process, which runs this program: it kills a rank that sends no byte for `timeout` seconds.
+# The program counts seconds itself, because a clock also counts the time while the machine is suspended.
 GUARD = """
 import os, select, signal, sys
 rank, timeout, silent = int(sys.argv[1]), float(sys.argv[2]), 0
@@ -67,7 +67,7 @@ def launch(
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
             "TORCHELASTIC_SIGNALS_TO_HANDLE": IGNORED,
         }
-        if nnodes == 1 and sys.platform == "linux":  # so that Gloo doesn't look up the host name, which can fail
+        if nnodes == 1 and sys.platform == "linux":  # By default, Gloo looks up the host name, which can fail.
             variables["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
 
         def relay(number: int, frame: FrameType | None) -> None:
@@ -157,8 +157,8 @@ def meeting_place(endpoint: str) -> tuple[str, bool | None]:
             with socket.create_connection((host, int(port)), timeout=5) as way:
                 return way.getsockname()[0], False
         except OSError:
-            with suppress(OSError), socket.create_server((host, int(port))):  # Other machines than `host` can't listen.
-                # If `host` is LOOPBACK, several launchers may run on this machine, and torchrun lets one of them host.
+            with suppress(OSError), socket.create_server((host, int(port))):  # Other machines can't listen at `host`.
+                # If `host` is LOOPBACK, this machine may run several launchers, and torchrun chooses one as the host.
                 return host, None if host == LOOPBACK else True
             if time.monotonic() > end:
                 raise

@@ -26,7 +26,7 @@ from pggan.core.devices import device_of_rank, synchronize
 from pggan.core.errors import EXIT_PEER_LOST, EXIT_USER_ERROR, UserError
 from pggan.distributed.launch import RENDEZVOUS_SECONDS
 
-STEP_TIMEOUT = timedelta(minutes=30)  # Ranks may wait this long for gradients if a network is slow or a rank evaluates.
+STEP_TIMEOUT = timedelta(minutes=30)  # longest wait for gradients, which a slow interconnect or an evaluation delays
 CONTROL_TIMEOUT = timedelta(days=1)  # Ranks wait while one rank prepares the data, which can take hours.
 ROUND, KEPT, POLL_SECONDS = "round", "kept", 0.1
 # A GPU counts as hung if a training step, without evaluations and checkpoints, takes more than 300 seconds.
@@ -37,7 +37,7 @@ RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTE
 
 
 class PeerLost(Exception):
-    """All ranks have to restart, because a rank was lost during a collective, or failed alone in a step."""
+    """All ranks have to restart, because a rank was lost during a collective, or only one rank failed in a step."""
 
 
 class RemoteUserError(Exception):
@@ -65,7 +65,7 @@ class ProcessGroup:
     """The ranks of a run; each method that communicates has to be called on all ranks, in the same order."""
 
     def __init__(self, info: RankInfo, device: torch.device, control: Any, group: Any = None, kept: Any = None) -> None:
-        """Use torch's groups `control` for objects (None for one rank), `group` for tensors, and its store `kept`."""
+        """Args: control: torch group for objects (None: 1 rank); group: torch group for tensors; kept: torch store."""
         self.rank, self.world_size = info.rank, info.world_size
         self.local_rank, self.local_world_size = info.local_rank, info.local_world_size
         self.device, self.is_main = device, info.rank == 0
@@ -144,7 +144,7 @@ class ProcessGroup:
                 work.wait()
 
     def keep(self, values: dict[str, Any]) -> None:
-        """Add `values` to what `kept` returns on all ranks, also after torchrun has restarted the ranks."""
+        """Add `values` to the dictionary that `kept` returns on all ranks; restarts of the ranks do not clear it."""
         self._kept.append(KEPT, f"{json.dumps(values)}\n")
 
     def kept(self) -> dict[str, Any]:

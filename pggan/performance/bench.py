@@ -36,7 +36,7 @@ Step = Callable[[Phase, Reals, StepRng], object]
 
 
 def run(config: BenchConfig) -> int:
-    """Time training steps at each resolution in `config.stages`, with networks for the highest one; print the times."""
+    """Time training steps of the same networks at each resolution in `config.stages`, and print the times."""
     device, stages = choose_device(config.device, "device"), config.batches()
     configure_process(device, config.threads)
     kinds = {"step": TrainerSettings(loss=build_loss(vars(config.loss)), precision=config.precision)}
@@ -90,7 +90,7 @@ def phase_of(resolution: int, batch: int) -> Phase:
 
 def measured(steps: dict[str, Step], phase: Phase, device: torch.device, config: BenchConfig) -> dict[str, float]:
     """Time the functions in `steps` {name: function} in turns; returns {name: median seconds of a step}."""
-    interval = config.loss.reg_interval  # Rounds of n * `interval` steps all have equally many gradient penalties.
+    interval = config.loss.reg_interval  # number of steps per gradient penalty; a round has whole intervals
     count = interval if device.type == "cpu" else interval * -(-QUEUED_UPDATES // interval)
     images = 2 * torch.rand(phase.batch, 3, phase.resolution, phase.resolution, device=device) - 1
     reals = Reals(images.contiguous(memory_format=torch.channels_last), None, None)

@@ -26,8 +26,8 @@ from pggan.networks.efficientnet_lite0 import EfficientNetLite0
 from pggan.networks.networks import Generator, count_parameters, new_discriminator
 from pggan.training.timing import MEMORY_BYTES, Speed
 
-NCCL_BYTES = int(1.6e9)  # NCCL needs 1.6 GB on each of several GPUs (github.com/NVIDIA/nccl/issues/864).
-SENT_BYTES = 3  # DGC sends a gradient entry as a 16-bit index and an 8-bit value.
+NCCL_BYTES = int(1.6e9)  # With several GPUs, NCCL needs 1.6 GB on each (github.com/NVIDIA/nccl/issues/864).
+SENT_BYTES = 3  # Deep gradient compression (DGC) sends a gradient entry as a 16-bit index and an 8-bit value.
 
 Scaling = StrEnum("Scaling", "strong weak")
 # Gradients are summed by an all-reduce in fp32 or bf16, or by deep gradient compression (dgc, Lin et al. 2018).
@@ -69,12 +69,12 @@ class CostCounter:
                 for terms in (of_d, of_g):
                     torch.autograd.backward([term.sum() for term in terms.loss.values()])
             counts = counter.get_flop_counts().get("Global", {})  # A multiply-add counts as two FLOPs.
-            # FLOPs of bmm are left out: bmm builds convolution kernels only once, for any batch size.
+            # FLOPs of torch.bmm are left out: it only builds convolution kernels, once for any batch size.
             return sum(flops for operation, flops in counts.items() if operation is not torch.ops.aten.bmm)
 
         plain, penalized = step(()), step(loss.penalties())
         in_g, in_d = in_use(self.g), in_use(self.d)
-        # Memory holds G, the averaged G, and D.  Weights trained in this phase also have a gradient and two moments.
+        # Memory holds G, the averaged G, and D.  Weights trained in this phase also have gradients and Adam's moments.
         weights = 2 * count_parameters(self.g) + count_parameters(self.d) + 3 * (in_g + in_d)
         activations = self.memory * phase.batch * a.activations_up_to(phase.resolution)
         return {
@@ -99,7 +99,7 @@ class Card(NamedTuple):
     bytes_per_second: float
     gib: float
     watts: float
-    teraflops: Mapping[str, float]  # 10^12 FLOP/s of dense matrix products with float32 sums, by precision
+    teraflops: Mapping[str, float]  # {precision: 10^12 FLOP/s of dense matmuls that accumulate in float32}
 
     @property
     def memory_bytes(self) -> int:
@@ -114,7 +114,7 @@ class Card(NamedTuple):
         return Precision(found)
 
     def speed(self, precision: Precision) -> Speed:
-        """The expected speed: 80 % of the data sheet's FLOP/s and 90 % of its bytes/s (an H200 reached 87 %)."""
+        """The expected speed: 80 % of the data sheet's FLOP/s, 90 % of its memory bandwidth (an H200 reached 87 %)."""
         return Speed.of("cuda", precision, 0.8e12 * self.teraflops[precision], 0.9 * self.bytes_per_second)
 
 

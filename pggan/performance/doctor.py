@@ -116,7 +116,7 @@ def training(device: torch.device) -> tuple[str, bool]:
     return f"a test step takes {duration(seconds)}; {'all' if finite else 'not all'} weights are finite", finite
 
 
-# Name, check (returns what it found, and whether this is good), whether training needs it, remedy
+# (name, function that returns (findings, whether the check passed), whether training needs the check, remedy)
 CHECKS: tuple[tuple[str, Callable[[torch.device], tuple[str, bool]], bool, str], ...] = (
     ("program", program, True, "Run pip install for the libraries named here."),
     ("CPU", processor, False, "Set OMP_NUM_THREADS or threads= to the number of cores."),

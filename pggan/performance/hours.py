@@ -57,7 +57,7 @@ class MeasuredCosts:
         return found
 
     def measure(self, config: TrainConfig, recipe: Recipe, seconds: float) -> None:
-        """Time steps of `recipe` for at most `seconds`, to correct predictions; `config` contains the chosen values."""
+        """Time steps of `recipe` for up to `seconds`, to correct predictions; `config` has the values of `recipe`."""
         stable = {phase.resolution: phase for phase in config.schedule.build().phases}
         phases = [replace(phase, batch=self._local(recipe.batch, side)) for side, phase in stable.items()]
         found = self.times(config, recipe.sizes).measured(phases, seconds)

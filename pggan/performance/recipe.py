@@ -1,7 +1,7 @@
-"""Chooses the recipe for `hours=`: network sizes and phase lengths that fill the time, and other keys by rules.
+"""Chooses the recipe for `hours=N`: network sizes and phase lengths for N hours of training, and other keys by rules.
 
-The rules for networks of 64 feature maps on CPUs come from experiments (docs/lab.md).  From 512x512 on, the rules come
-from the official code of the paper, for one GPU.  All other rules are those of cfg=auto in StyleGAN2-ADA (2020).
+The rules for CPUs and networks of 64 feature maps come from experiments (docs/lab.md).  The rules for 512x512 and above
+come from the preset for one GPU in the paper's official code.  All other rules are those of StyleGAN2-ADA's cfg=auto.
 """
 
 from collections.abc import Callable, Mapping, Set
@@ -13,38 +13,38 @@ from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.core.schedule import PerResolution, value_at
 from pggan.core.text import duration
 
-# Number of images in each phase but the last; up to 64x64, the numbers are from the recipes avatars_32 and orl_64.
+# {resolution: images} of stable phases and of fades before the last phase; up to 64x64 as in avatars_32 and orl_64.
 STABLE = {4: 1500, 8: 2500, 16: 5000, 32: 8000, 64: 16_000, 128: 32_000, 256: 64_000, 512: 128_000}
 FADE = {8: 1500, 16: 3000, 32: 5000, 64: 8000, 128: 16_000, 256: 32_000, 512: 64_000, 1024: 128_000}
 MAX_IMAGES = 600_000  # largest number of images in any phase before the last, as in the official presets
 # In long runs, all phases before the last are lengthened by one factor, so that they take 30 % of the time.
 # Phases are not lengthened by a factor below 1.5, because slightly longer phases make short runs worse.
-# After five minutes, KID (x 1000) of avatars is 263 with the phases of recipe `demo`, and 294 with longer phases.
+# After five minutes, KID (x 1000, lower is better) of avatars is 263 with recipe `demo`, and 294 with longer phases.
 GROWTH_SHARE, LONGER_FROM = 0.3, 1.5
-# A final resolution R is chosen only if there is time for FINAL[R] images at R, after phases that take as much time.
-# At 32x32, 18,000 avatars in all give a lower KID (522) than 77,000 at 16x16 in twice the time (586).  At 64x64, KID of
-# 43,000 avatars (524) is about that of 88,000 at 32x32 in a similar time (550).  Above 64x64, FINAL is an estimate.
+# A final resolution R needs time for growth up to R, and then for FINAL[R] images at R (estimates above 64x64).
+# With final resolution 32x32, KID of avatars is 522 after 18,000 images; with 16x16, 586 after twice the time.
+# With final resolution 64x64, KID of avatars is 524 after 43,000 images; with 32x32, 550 after a similar time.
 FINAL = {4: 500, 8: 2000, 16: 5000, 32: 10_000, 64: 20_000, 128: 10**5, 256: 3 * 10**5, 512: 10**6, 1024: 3 * 10**6}
-# More than 64 feature maps are chosen only if there is time for 10 * FINAL[R], and at least 200,000, images at R.
+# More than 64 feature maps need time for 10 * FINAL[R] images, and at least 200,000, at the final resolution R.
 # After half an hour of training, KID (x 1000) of avatars is 217 with 64 feature maps, and 347 with 128 feature maps.
 WIDTHS, WIDER, WIDER_FROM = (64, 128, 256, 512), 10, 200_000
 MIN_WIDTH = {4: 64, 128: 128, 256: 256, 512: 512}  # least model.fmap_max by final resolution
-BASE, MAX_BASE = 8, 8192  # fmap_base is BASE * final resolution * fmap_max / 64, at most MAX_BASE
+BASE, MAX_BASE = 8, 8192  # model.fmap_base is BASE * final resolution * model.fmap_max / 64, at most MAX_BASE
 # On a CPU, runs of fewer than SHORT_RUN images use small batches, because more updates help short runs.
 # With batches of 4 instead of 8, KID (with Inception, x 1000) of portraits falls from 2.9 to 1.5 at 32x32.
-# At 64x64, with batches of 8, this KID falls from 2.4 to 1.5 if batches below 64x64 are of 4 instead of 8.
-# Of 48 faces at 64x64, 34 have no defect with batches of 4, and 24 with 8.  With pretrained features: 26 and 19.
-# Longer runs on a CPU use batches of 16: after 476,000 avatars, KID (x 1000) is 217, and 268 with batches of 8.
+# At 64x64 with batches of 8, KID falls from 2.4 to 1.5 if lower resolutions have batches of 4 instead of 8.
+# At 64x64, 34 of 48 faces have no defect with batches of 4, and 24 with 8 (26 and 19 with pretrained features).
+# Longer runs on a CPU use batches of 16: after 476,000 avatars, KID (x 1000) is 217 with batches of 16, 268 with 8.
 SHORT_RUN, LONG_RUN_BATCH, DRAWN_BATCH, PHOTOS_BATCH = 200_000, {4: 16}, {4: 8}, {4: 4, 128: 8}
 GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}
 # At 64x64, pretrained features in D lower KID (with Inception, x 1000) of ORL faces from 9.7 to 1.4.
 # Below 64x64, training without pretrained features is better.
 FEATURES, FEATURES_FROM = "efficientnet-lite0", 64
 FALLING_SHARE = 0.14  # learning rates fall to 0 in the last 14 % of images at the final resolution (as in recipe demo)
-PUBLISHED_FROM = 512  # runs to this resolution or higher use the loss and rates of the paper's official code
-# Learning rates by feature maps (fmap_max): 0.006 is from orl_64, 0.0025 from StyleGAN2-ADA; others are between them.
+PUBLISHED_FROM = 512  # From this final resolution on, loss and learning rates are as in the paper's code.
+# {model.fmap_max: learning rate}: 0.006 is from recipe orl_64, 0.0025 from StyleGAN2-ADA; the others lie between them.
 RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}
-# Long runs with under 5,000 photographs use ADA.  In a short run with 1,349 portraits, ADA raised KID from 4.2 to 4.5.
+# Long runs with under 5,000 photographs use ADA, an augmentation.  A short run (1,349 portraits) was worse with ADA.
 FEW_IMAGES = 5000
 STABLE_KEY, FADE_KEY = "schedule.stable_images", "schedule.fade_images"
 
@@ -115,7 +115,7 @@ class Recipe:
         return self.grows and self.config.grow is None
 
     def take(self, values: Mapping[str, Any], reason: str) -> None:
-        """Add `values` {key: value} to `choices`, all with `reason`; keys that the user has given are left out."""
+        """Add `values` {key: value} to `choices`, all with the same `reason`; leave out keys that the user has set."""
         self.choices += [Choice(*each, reason) for each in values.items() if each[0] not in self.given]
 
     def choose(self) -> None:
@@ -126,7 +126,7 @@ class Recipe:
         self.choices, self.batch = before, self.batch_sizes(self.sizes.resolution, short=is_short)
         reason = f"better in runs of {'fewer' if is_short else 'more'} than {SHORT_RUN:,} images"
         reason = reason if self.kind == "cpu" else "as in the official preset for one GPU"
-        self.take({"schedule.batch": self.batch}, f"{reason}; larger if many ranks need it, smaller if images are few")
+        self.take({"schedule.batch": self.batch}, f"{reason}; larger for many ranks, smaller for few images")
         for holds, values, reason in self.rules(self.choose_lengths()):
             if holds:
                 self.take(values, reason)
@@ -138,10 +138,10 @@ class Recipe:
         published, small, is_short = side >= PUBLISHED_FROM, side <= FEATURES_FROM, images < SHORT_RUN
         maps, batch = self.width(self.sizes, MIN_RESOLUTION), int(value_at(self.batch, side))
         loss = self.config.loss.name if "loss" in given else "wgan_gp" if published else "logistic"
-        # At 64x64 with pretrained features, 39 of 64 faces have no defect with gamma 12, and 24 with gamma 4.
-        # Without the features, KID (x 1000) of portraits is 83 with gamma 4, and 97 with gamma 12.
-        # At 32x32, KID (x 1000, Inception) of portraits is 2.6 with gamma 1, and 6.2 with gamma 3.
-        at_64 = 12.0 if self.sizes.features else 4.0  # 4 also if init_from= or the user has set the features
+        # At 64x64 with pretrained features, 39 of 64 faces have no defect with loss.gamma=12, and 24 with loss.gamma=4.
+        # Without pretrained features, KID (x 1000) of portraits is 83 with loss.gamma=4, and 97 with loss.gamma=12.
+        # At 32x32, KID (with Inception, x 1000) of portraits is 2.6 with loss.gamma=1, and 6.2 with loss.gamma=3.
+        at_64 = 12.0 if self.sizes.features else 4.0  # 4 also if the user or init_from= has set model.features
         least = at_64 if photos and side == FEATURES_FROM and loss == "logistic" else 1.0
         gamma = gamma_by_rule(side, batch, least)
         gamma_by = f"0.0002 x {side}^2 / {batch}, at least {least:g}, because smaller values were worse"
@@ -153,8 +153,8 @@ class Recipe:
         few = photos and not is_short and facts.images < FEW_IMAGES and loss != "wgan_gp"
         augmentation = self.config.augmentation
         adapts = few if "augmentation" not in given else augmentation.name == "ada"
-        # Of 48 portraits, 40 have no defect if `part` is 15, and 28 if it is 60.  SWD of avatars was worse with 15.
-        part = 60 if drawn else 15
+        # The EMA's half-life is images / part.  Of 48 portraits, 40 have no defect with part 15, and 28 with part 60.
+        part = 60 if drawn else 15  # Avatars have a worse SWD with part 15.
         rampup, half_life = two_digits(min(images / 2, 500_000)), two_digits(min(max(images / part, 1000), 10_000))
         ticks = round(min(max(self.seconds / 120, 60), 600))  # log lines: one every two minutes, but 60 to 600 in all
         return [
@@ -162,7 +162,7 @@ class Recipe:
             (not published, {"loss": "logistic"}, "as in the recipe demo: two thirds of wgan_gp's time"),
             (loss in ("logistic", "relativistic"), {"loss.gamma": gamma}, gamma_by),
             (loss == "logistic", {"loss.reg_interval": 8}, "as in the recipes demo and orl_64"),
-            ("schedule.learning_rate_g" not in given, rates, rates_by),  # By default, D uses G's learning rate.
+            ("schedule.learning_rate_g" not in given, rates, rates_by),  # The user's rate of G is also D's default.
             (drawn and not published, {"model.bilateral": 4}, "lowers KID of avatars from 530 to 232"),
             (drawn and not published and maps < 128, {"model.residual": True}, "lowers KID of avatars from 660 to 591"),
             (photos and small and channels in (1, 3), {"model.blur": True}, "lowers KID of portraits from 810 to 710"),
@@ -178,7 +178,7 @@ class Recipe:
         ]
 
     def choose_sizes(self) -> None:
-        """Choose the highest resolution, then the most feature maps, then pretrained features, as time allows."""
+        """Choose the highest resolution that fits the time, then the widest networks, then D's pretrained features."""
         facts, schedule = self.facts, self.config.schedule
         first, highest = schedule.first_resolution, min(facts.resolution, 1024)
         if self.grows:
@@ -192,7 +192,7 @@ class Recipe:
         if 2 * side in needs:
             reason = f"{double} would take at least {duration(needs[2 * side])}"
             if side < FEATURES_FROM and not facts.drawn and not self.grows:
-                reason += ". For faces, add init_from=pretrained:portraits64, and data.crop=faces if not yet cut out"
+                reason += ". For faces, add init_from=pretrained:portraits64, and data.crop=faces to cut them out"
         elif self.config.grow is not None and side == facts.resolution < 1024:
             reason += f"; larger ones would allow {double}"
         self.take({"schedule.final_resolution": side}, reason)
@@ -231,19 +231,19 @@ class Recipe:
         return model.architecture(sizes.resolution, self.facts.channels, self.facts.num_classes).width(resolution)
 
     def least_seconds(self, sizes: NetworkSizes, images: int = 0) -> float:
-        """The seconds for `images` at the final resolution (0: `final_images`), and for the growth before them.
+        """The seconds to grow to the final resolution, and to train there for `images` images (0: `final_images`).
 
-        The growth counts at most as many seconds as the final resolution, unless its lengths are given.
+        Growth counts at most as many seconds as the final resolution, unless the user has set the lengths of phases.
         """
         side, each = sizes.resolution, self.costs(sizes, self.batch_sizes(sizes.resolution))
         growth, final = growth_seconds(each, *self.lengths()), (images or self.final_images(side)) * each[side]
         return final + (growth if self.scales or STABLE_KEY in self.given else min(growth, final))
 
     def final_images(self, side: int) -> int:
-        """The least number of images at `side` for which there must be time if `side` is to be the final resolution."""
+        """The least number of images that a run with the final resolution `side` has to show at `side`."""
         if self.grows:
             fade = int(value_at(FADE, max(side, 8)))
-            trained = fade // 2 if self.transfers else 0  # 0 with grow=: the weights are trained at `side`
+            trained = fade // 2 if self.transfers else 0  # With grow=, the weights are trained at `side`.
             return trained if side <= self.config.schedule.first_resolution else fade
         return int(value_at(FINAL, side))
 

@@ -33,7 +33,7 @@ class TrainerSettings:
     ada_rampup_images: int | None = None  # None switches ADA off
     precision: Precision = Precision.fp32
     seed: int = 0
-    gradients: Mapping[str, Any] = field(default_factory=lambda: {"name": "fp32"})  # reducer's name: fp32, bf16 or dgc
+    gradients: Mapping[str, Any] = field(default_factory=lambda: {"name": "fp32"})  # keys of configs/gradients/*.yaml
     elastic: bool = False
     elastic_chunks: int = 4
     micro_batch_size: int | None = None

@@ -29,7 +29,7 @@ UPDATE_PASSES, PENALTY_PASSES = 12, 6
 # {device: (launch seconds per step, launch seconds per resolution, FLOP/s of a step / FLOP/s of a large matmul)}.
 # The CPU constants were fitted to the step times of the recipe `demo` (docs/lab.md); the MPS constants are a guess.
 ROOFLINE = {"cpu": (0.0, 0.01, 0.7), "mps": (0.0, 0.002, 0.3), "cuda": (0.00097, 0.00022, 0.75)}
-# The CUDA constants were fitted to 16-bit CUDA graphs of the paper's networks on an H200 (docs/performance.md).
+# The CUDA constants were fitted to bf16 steps of the paper's networks, as CUDA graphs on an H200 (docs/performance.md).
 # Convolutions reach a larger share of a large matmul's FLOP/s if they have more feature maps.
 SHARES = {1: 0.165, 32: 0.26, 64: 0.54, 128: 0.72, 256: 0.87}
 # A forward pass reads and writes 8.1 bytes per activation, and 2.2 bytes more per activation of the last resolution.

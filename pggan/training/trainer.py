@@ -46,8 +46,8 @@ class Trainer:
     def step(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> dict[str, Tensor]:
         """Take a training step; returns metrics, which the next step overwrites.
 
-        After StepFailed, build a new trainer or, with several ranks, start new processes.  Some weights may be updated
-        and others not, and a failed capture can break NCCL.
+        After StepFailed, build a new trainer, because only some weights may have been updated.  With several ranks,
+        start new processes, because a failed capture can break NCCL.
         """
         if phase.index != self.state.phase_index:
             self.state.reset_optimizers()  # The official code also resets Adam at the start of a phase.
@@ -107,7 +107,7 @@ class Trainer:
         # StepFailed is not raised within `except`, where the traceback would keep the step's tensors in memory.
         group = min(self.state.g_ema.architecture.stddev_group, count)
         size = min(self.micro_batch_size(spec.batch) or count, count)
-        part = 2 if count == spec.batch else 4  # several ranks may restart only a few times
+        part = 2 if count == spec.batch else 4  # 4 with several ranks, which may restart only a few times
         smaller = max(size // part // group, 1) * group  # minibatch stddev needs whole groups
         eager = {"cuda_graphs": "off"} if self.capture else None  # captured steps need more memory than eager steps
         raise StepFailed(

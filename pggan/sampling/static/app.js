@@ -7,7 +7,7 @@ import { RENDERERS } from "./renderers.js";
 import { Timeline } from "./timeline.js";
 
 const DRAG = 1.5; // radians by which a drag across the face turns the latent
-const REST = 150; // Small images are drawn after so many milliseconds without a change.
+const REST = 150; // milliseconds without a change, after which small images are drawn
 const MAX_BYTES = 100_000_000; // size of the largest photo in bytes; explore.py has the same limit
 
 const $ = (id) => document.getElementById(id);
@@ -172,7 +172,7 @@ function hold(face) {
 
 async function findFace(photo) {
   if (!renderer.search) throw new Error("This page can't search for the face of a photo; `pggan explore` can. Open a .safetensors file.");
-  if (photo.size > MAX_BYTES) throw new Error(`${photo.name} is larger than ${MAX_BYTES / 1e6} MB. Take a smaller photo.`);
+  if (photo.size > MAX_BYTES) throw new Error(`${photo.name} is larger than ${MAX_BYTES / 1e6} MB. Choose a smaller photo.`);
   settle();
   $("truncation").value = 1; // The search draws images without truncation.
   $("search").hidden = false;
@@ -198,10 +198,10 @@ async function findFace(photo) {
 }
 
 async function openFile(file) {
-  if (!file?.size) throw new Error("Nothing to open. Take a photo, or a .safetensors file of latents.");
+  if (!file?.size) throw new Error("Nothing to open. Choose a photo, or a .safetensors file of latents.");
   if (!file.name.endsWith(".safetensors")) return findFace(file);
   const found = readLatents(await file.arrayBuffer(), size);
-  if (!found) throw new Error(`${file.name} can't be used. Take a file of \`pggan project\` or of this page, with latents of ${size} numbers.`);
+  if (!found) throw new Error(`${file.name} can't be used. Choose a file of \`pggan project\` or of this page, with latents of ${size} numbers.`);
   const faces = found.map((latent, number) => ({ latent, name: `${file.name}, ${number}` }));
   look(faces[0]);
   if (faces.length > 1) faces.forEach((face) => timeline.add(face));

@@ -7,7 +7,7 @@ export const zoomOf = (side) => Math.max(Math.floor(WORTH_LOOKING_AT / side), 1)
 
 export const copyOf = (id) => document.getElementById(id).content.firstElementChild.cloneNode(true);
 
-// Draw an image with `side` x `side` pixels; a smaller image has averages of pixels.
+// Draw an image with `side` x `side` pixels; pixels are averaged if the image has more.
 export function draw(canvas, image, side) {
   const exact = new OffscreenCanvas(image.width, image.height);
   exact.getContext("2d").putImageData(image, 0, 0);
@@ -43,7 +43,7 @@ export async function fetchVectors(name, size) {
   return split(new Float32Array(await (await fetch(name)).arrayBuffer()), size);
 }
 
-// Return the latents in a safetensors file; undefined if a latent is 0 or not finite, or if there are none.
+// Return the latents in a safetensors file; undefined if there are none, or if a latent is all 0 or not finite.
 export function readLatents(buffer, size) {
   try {
     const start = 8 + Number(new DataView(buffer).getBigUint64(0, true));

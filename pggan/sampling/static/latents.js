@@ -6,7 +6,7 @@ const times = (v, factor) => Float64Array.from(v, (value) => value * factor);
 const unit = (v) => times(v, 1 / length(v));
 const add = (a, weight, b) => Float64Array.from(a, (value, i) => value + weight * b[i]);
 
-// Scale a latent to length sqrt(Z), then move the latent along directions (unit vectors).
+// Scale a latent of Z numbers to length sqrt(Z), then move the latent along directions (unit vectors).
 export function move(latent, directions, strengths) {
   let moved = times(unit(latent), Math.sqrt(latent.length));
   directions.forEach((direction, k) => (moved = add(moved, strengths[k], direction)));

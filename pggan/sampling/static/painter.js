@@ -65,7 +65,7 @@ export class Lattice {
     this.#places.sort((a, b) => Math.hypot(a.column, a.row) - Math.hypot(b.column, b.row)); // The images nearest to the centre are drawn first.
   }
 
-  // Choose axes for the neighbours: pair `number` of many directions that are nearly at right angles.
+  // Choose two axes for the neighbours, nearly at right angles; another `number` gives other axes.
   turn(size, number) {
     this.#axes = [1, 2].map((k) => Float64Array.from({ length: size }, (_, i) => Math.sin((2 * number + k) * (i + 1) ** 2)));
   }

@@ -53,7 +53,7 @@ async function ask(address, body, signal) {
   throw new Error(await answer.text());
 }
 
-// Draws by the generator's ONNX graph, one image at a time, in ONNX Runtime's web worker: the page reacts meanwhile.
+// Draws by the generator's ONNX graph, one image at a time, in ONNX Runtime's web worker, so that the page can react.
 class BrowserRenderer {
   #runtime = loadRuntime();
   #session = this.#runtime.then((ort) => ort.InferenceSession.create("generator.onnx", { executionProviders: ["wasm"] }));
