@@ -43,7 +43,7 @@ WORD = re.compile(r"[\w./:+$@-]*", re.ASCII)  # matches values that need no quot
 CHOICE = re.compile(r"[\w./,\[\]-]*", re.ASCII)
 # If all given keys are in this set, and one is run_dir, `pggan train` resumes a run with its saved configuration.
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads", "data.path", "data.cache", "allow_changes"}
-# The flags of Hydra, except those that choose another main YAML file, and --experimental-rerun, which unpickles a file.
+# Hydra's flags that pggan allows: no flag that chooses another main YAML file, and none that unpickles a file.
 FLAGS = ["--cfg", "--config-dir", "--hydra-help", "--info", "--multirun", "--package", "--resolve", "--run"]
 SHORT_FLAGS = ["-c", "-cd", "-i", "-m", "-p", "-r", "-sc", "--shell-completion"]
 HEADER = "Begin the file with '# @package _global_', or give its path: experiment=FILE.yaml."

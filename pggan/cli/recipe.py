@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pggan.performance.recipe import Choice
 
 OF_ONE_RUN = {"run_dir", "resume", "hours", "grow"}  # other runs need other values, so recipe.yaml omits these keys
-OF_THE_MACHINE = {"devices", "threads"}  # recipe.yaml omits these keys if the user has set them for this machine
+OF_THE_MACHINE = {"devices", "threads"}  # recipe.yaml omits a user's values of these keys: they fit one machine
 RECIPES = ("experiment", "debug")  # each choice in these config groups is a recipe with values for many keys
 NAMED_GROUPS = ("loss", "augmentation", "gradients")  # config groups in which each choice has its own keys
 # grow=RUN copies the configuration of RUN, and hours= then chooses new values for the keys in GROWING and LENGTHS.
@@ -126,7 +126,7 @@ def choose(
     """Choose values of keys for a run of values["hours"] hours, and print a summary of the recipe.
 
     Returns: the choices, and comments for recipe.yaml.
-    Args: base: Hydra overrides from `base_of_growth` or `base_of_transfer`; empty without grow= and init_from=.
+    Args: base: Hydra overrides that copy the networks of the run in grow= or init_from=; empty if neither is given.
     """
     if any(key_of(one) == TOTAL for one in overrides) and values["schedule"]["total_images"] is not None:
         raise UserError(f"hours= and {TOTAL}= both say when training ends.", "Leave out one of them.")
@@ -167,10 +167,10 @@ def override_of(choice: "Choice") -> str:
 
 
 def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[str], bool]:
-    """Return the keys that hours= must not change, and whether hours= scales the image counts of a recipe (LENGTHS).
+    """Return the keys that hours= must not change, and whether hours= scales the image counts of a recipe.
 
-    hours= may change keys that the user has not set: with experiment= or debug=, only the keys in LENGTHS; with
-    grow=, only the keys in GROWING and LENGTHS, and D's pretrained features; otherwise, every key.
+    hours= never changes a key that the user has set.  With experiment= or debug=, it changes only the keys in LENGTHS;
+    with grow=, only the keys in LENGTHS and GROWING, and those of D's pretrained features.
     """
     names = {".".join(key_of(one).split(".")[:2]) for one in overrides}  # schedule.batch.8= sets schedule.batch
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}

@@ -204,7 +204,7 @@ _photograph = lru_cache(maxsize=1)(decode)  # cached, because several faces may 
 
 
 def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, list[str] | str]:
-    """Write an image to the shards; returns the file's name, and a list of remarks or the message of an error."""
+    """Write an image to the shards; returns (name of the image file, list of remarks or the message of an error)."""
     slot, entry = item
     try:
         if entry.face is None:

@@ -61,9 +61,9 @@ def matched(listed: Mapping[str, Value], names: Sequence[str]) -> dict[str, Valu
 
 
 def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:
-    """Return the sorted class names, and {file name: class index}; (None, {}) if `labels` is False.
+    """Return the sorted class names, and {file name: class index}.  Without labels, return (None, {}).
 
-    If `labels` is a path, it names a table of classes.  If True, labels come from dataset.json or else `Entry.label`.
+    `labels` says where classes come from: the path of a table; True: dataset.json or else folders; False: no labels.
     """
     if labels is False:
         return None, {}

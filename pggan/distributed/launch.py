@@ -55,8 +55,8 @@ def launch(
 ) -> int:
     """Run a command with `count` ranks on this machine, and pass signals on to the ranks; returns the exit code.
 
-    After a failure or a signal, `then()` returns a text that tells the user how to go on.  Raises UserError if the
-    machines do not find each other, or lose their connection.
+    After a failure or a signal, `then()` returns a text that tells the user how to go on.  Raises UserError if this
+    machine does not find the other machines of the run, or loses the connection to them.
     """
     with tempfile.TemporaryDirectory(prefix="pggan-") as folder:
         ended = Path(folder, ENDED)

@@ -158,7 +158,7 @@ class AdaptiveP:
 
     def follow(self, sign: Tensor, batch: int) -> Tensor:
         """Record the mean `sign` of D's scores of a batch, change p every INTERVAL calls, and return p."""
-        known = sign.isfinite()  # a NaN sign does not count: for NaN scores, the trainer skips the update of D
+        known = sign.isfinite()  # NaN scores are left out, because the trainer skips the update of D
         self.signs.add_(torch.where(known, sign * batch, 0))
         self.images.add_(known * batch)
         self.updates.add_(1)

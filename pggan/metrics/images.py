@@ -109,7 +109,7 @@ class RowCollector(Collector):
         self.blocks.append(self.calculate(images).cpu())
 
     def rows(self) -> Tensor:
-        """The results [count, …] for the images of all ranks, on the CPU; all ranks call this method."""
+        """Gather the results for the images of all ranks: [count, …], on the CPU.  All ranks must call this method."""
         return self.partition.all_gather(self.blocks)
 
 

@@ -1,9 +1,9 @@
-"""Two discriminators besides the plain D: one also sees pretrained features of images, one wraps a user's module.
+"""Two alternatives to the plain D: one also sees pretrained features of images, one wraps a user's module.
 
 Shapes: N batch size, C channels, R resolution, S side of feature maps, L labels, F length of a flattened image
-and its pretrained features.
-Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4.  The idea to keep a plain D
-besides the features is from Kumari et al., "Ensembling Off-the-shelf Models for GAN Training" (CVPR 2022).
+together with its pretrained features.
+Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4.  The idea of a plain D
+beside the features is from Kumari et al., "Ensembling Off-the-shelf Models for GAN Training" (CVPR 2022).
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,8 +31,8 @@ from pggan.ops.elementwise import activate, to_float32, upsample
 
 WIDTH = 64  # number of projected feature maps at each scale; Projected GAN's code has 64 only at the finest scale
 COARSE = 4  # D's heads reduce the features of 64x64 images (SMALLEST) to maps of at most 4x4 pixels
-# In G's update, HEADS_GRADIENT multiplies the gradient that images get from D's heads on pretrained features.
-# Without HEADS_GRADIENT, untrained heads would give images 15 to 34 times the gradient that the plain D gives.
+# D's heads are its layers on pretrained features.  In G's update, HEADS_GRADIENT multiplies the gradient of the heads
+# at the images.  Otherwise, the gradient of untrained heads would be 15 to 34 times the gradient of the plain D.
 HEADS_GRADIENT = 1 / 16
 LAST_FEATURES = 64  # number of inputs of the heads' last layer
 

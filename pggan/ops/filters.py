@@ -13,7 +13,7 @@ from pggan.ops.convolution import Switches
 SIGMA = 10 / 127.5  # in the bilateral filter, this colour distance (10 of 255 levels) gives the weight exp(-1/2)
 FACTOR = -1 / (2 * SIGMA**2)  # a neighbour's weight is exp(FACTOR * squared colour distance)
 ALL, FRONT, BACK = slice(None), slice(None, -1), slice(1, None)
-# For each of 4 directions, PAIRS has a slice of pixels, and the slice of these pixels' neighbours in this direction.
+# An entry of PAIRS belongs to one of 4 directions: (slice of pixels, slice of the neighbours in this direction).
 PAIRS = (
     ((..., ALL, FRONT), (..., ALL, BACK)),
     ((..., FRONT, ALL), (..., BACK, ALL)),

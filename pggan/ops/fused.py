@@ -22,7 +22,7 @@ LEAKY_SLOPE = 0.2  # slope of the leaky ReLU below 0 (paper Table 2)
 EPSILON = 1e-8  # added under square roots, in pixel norm (paper section 4.2) and minibatch stddev
 WIDEST = 1024  # largest number of features that these Triton kernels support: a tile holds all features of a pixel
 TILE = 2048  # how many numbers a Triton program holds at a time: 16 per thread
-IMAGE_TILE = 8192  # how many numbers a program of the kernel `stddev` holds at a time: 512 feature maps of 4x4 pixels
+IMAGE_TILE = 8192  # numbers that a Triton program of the kernel `stddev` holds: 512 feature maps of 4x4
 PROGRAMS = 512  # number of Triton programs that sum over pixels: about 4 on each of an H200's 132 multiprocessors
 REASON_WIDTH = 120  # messages quote at most this many characters of Triton's error
 

@@ -49,7 +49,7 @@ class Run:
     tick_images: int
     most_skipped: int  # training rolls back after this many skipped updates in a row
     began: float  # `time.monotonic() - began` is the run's training time, earlier commands included
-    limit: TimeLimit | None  # changes the schedule of a run with hours=; None without hours=, and on other ranks than 0
+    limit: TimeLimit | None  # with hours=, on rank 0: shortens or lengthens the schedule to end in time
 
     def __post_init__(self) -> None:
         self._numbers = MetricAccumulator()

@@ -176,7 +176,7 @@ class Server(ThreadingHTTPServer):
         return count * self.generator.latent_size * 4, latents()
 
     def rename(self, content: bytes) -> bytes:
-        """Save the names of directions (a JSON list); returns an empty text, or a warning if they can't be saved."""
+        """Save the JSON list of names for latent directions; returns a warning if they can't be saved, else b""."""
         names = json.loads(content)
         if not isinstance(names, list) or {*map(type, names)} - {str}:
             raise ValueError("the names are not a list of texts")
