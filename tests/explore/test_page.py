@@ -135,7 +135,7 @@ def test_the_address_keeps_the_face_the_sliders_and_the_view(page, generator):
     page.set("#direction-2", 2)
     page.click("#sheet")
     page.click("#smooth")
-    page.wait("location.hash.includes('sheet=1')")
+    page.wait("location.hash.includes('sheet=1') && document.querySelector('#face').ariaBusy === 'false'")
     face = page.run("document.querySelector('#face').toDataURL()")
     address, title = page.run("location.href"), page.text("#title")
     page.open(address)
