@@ -90,7 +90,7 @@ def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
 
 
 def prune(run_dir: Path, newest: int, keep: int) -> None:
-    """Keep the best and the last `keep` checkpoints of those with at most `newest` images shown; remove all others."""
+    """Remove checkpoints of more than `newest` images shown, and all others but the best one and the last `keep`."""
     found = read.checkpoints_of(run_dir)
     # A run that went back to an earlier checkpoint has abandoned the checkpoints with more than `newest` images shown.
     ahead = [directory for directory in found if int(directory.name) > newest]

@@ -181,7 +181,7 @@ class Loss(ABC):
 def sum_of_parts(
     terms_of: Callable[..., dict[str, Tensor]], real_scores: Tensor | None, fake_scores: Tensor
 ) -> dict[str, Tensor]:
-    """Call `terms_of`, such as `d_terms`, for scores [N].  For scores [N, P], add up the terms of D's P parts."""
+    """Call `terms_of`, such as `d_terms`, for scores [N].  If D gives P scores per image, [N, P], add up the terms."""
     if fake_scores.ndim == 1:
         return terms_of(real_scores, fake_scores)
     reals = fake_scores.shape[1] * [None] if real_scores is None else real_scores.unbind(1)

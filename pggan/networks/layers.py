@@ -52,7 +52,7 @@ class Computing:
     def __init__(self) -> None:
         self.options = ComputeOptions()
         self.prepared: dict[Key, Prepared] | None = None
-        self.served = False  # whether layers use Triton; if so, Triton also makes convolution kernels from weights
+        self.served = False  # whether layers use Triton, also to scale the weights of convolutions
         self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # kernels for the next `prepare_together`
         self.plans: dict[Any, Plan] = {}
 

@@ -268,7 +268,7 @@ def _copies(source, row_places, column_places, y, x, copies, shift, taps, step, 
 @triton.jit
 def _packed_copies(source, r, c, y, pack, k, pixels, stride, rows, columns, row_step, column_step, copies, taps, step):
     """Return one tile of a packed kernel (packed.py).  The tile's elements may come from different taps of a weight."""
-    # At pixel a of the smaller image (input or output), tap x reads pixel a * stride + x - 1 of the larger image.
+    # Tap x connects pixel a of the smaller image (input or output) to pixel a * stride + x - 1 of the larger image.
     # The packed kernel covers three packs side by side.  In both images, pixel 0 is the first of the second pack.
     x = (1 - r // rows * stride)[:, None] + ((pack - 1) * pixels + c // columns)[None, :]
     inside = (r < k * rows)[:, None] & (c < pixels * columns)[None, :]
@@ -309,7 +309,7 @@ def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["uses"])
 def gradients(table, factors, owners, parts, result, uses, BLOCK: tl.constexpr):
-    """Set `result` to the gradients of all weights.  Each kernel's gradient is the sum of `uses` tensors in `parts`."""
+    """Set `result` to the gradients of all weights: each is the sum of tensors in `parts`, whose number is `uses`."""
     entry = tl.load(owners + tl.program_id(0))
     row = table + entry * FIELDS
     rows, columns, height, width = tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)

@@ -153,8 +153,8 @@ class Recipe:
         few = photos and not is_short and facts.images < FEW_IMAGES and loss != "wgan_gp"
         augmentation = self.config.augmentation
         adapts = few if "augmentation" not in given else augmentation.name == "ada"
-        # The EMA's half-life is images / part.  Of 48 portraits, 40 have no defect with part 15, and 28 with part 60.
-        part = 60 if drawn else 15  # With part 15, avatars have a worse sliced Wasserstein distance.
+        # The EMA's half-life is images / part.  Of 48 portraits, 40 have no defect with part=15, and 28 with part=60.
+        part = 60 if drawn else 15  # With part=15, drawn images have a worse sliced Wasserstein distance.
         rampup, half_life = two_digits(min(images / 2, 500_000)), two_digits(min(max(images / part, 1000), 10_000))
         ticks = round(min(max(self.seconds / 120, 60), 600))  # log lines: one every two minutes, but 60 to 600 in all
         return [
