@@ -65,7 +65,7 @@ class ProcessGroup:
     """The ranks of a run; each method that communicates has to be called on all ranks, in the same order."""
 
     def __init__(self, info: RankInfo, device: torch.device, control: Any, group: Any = None, kept: Any = None) -> None:
-        """Args: control: sends Python objects (None: one rank); group: sends tensors; kept: the store of both groups."""
+        """Args: control: sends Python objects (None: one rank); group: sends tensors; kept: the groups' store."""
         self.rank, self.world_size = info.rank, info.world_size
         self.local_rank, self.local_world_size = info.local_rank, info.local_world_size
         self.device, self.is_main = device, info.rank == 0

@@ -25,7 +25,7 @@ class Adam:
 
     @torch.no_grad()
     def step(self, rate: float | Tensor, skip: Tensor | None = None, scale: Tensor | None = None) -> None:
-        """Update the weights, except if the tensor `skip` is 1.  `scale`: loss scale, by which gradients are divided."""
+        """Update the weights, except if the tensor `skip` is 1.  `scale`: loss scale, which divides gradients."""
         used = [weight for weight in self.weights if weight.grad is not None]
         for weight in used:
             if weight not in self.state:
