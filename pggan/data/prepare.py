@@ -81,10 +81,9 @@ def prepare(source: Source, destination: Path, options: Options, workers: int | 
     except OSError as error:
         problem = f"{destination} cannot be written: {error.strerror}."
         raise UserError(problem, "Free disk space, get write permission, or choose another destination.") from error
-    try:
+    made_of = None
+    with suppress(OSError, ValueError):
         made_of = parse_json((destination / REPORT_FILE).read_bytes()).get("made_of")
-    except (OSError, ValueError):
-        made_of = None
     if made_of != digest:
         problem = f"{destination} exists already, and was not made of these files with these options."
         raise UserError(problem, "Choose a dest= that does not exist yet.")
@@ -165,10 +164,8 @@ def write_sheet(directory: Path, found: Findings) -> None:
         row, column = divmod(number, SHEET_COLUMNS)
         sheet.paste(to_pil(pixels), (column * tile, row * tile))
     sheet.save(directory / SHEET_FILE)
-    for entry in found.source.entries:
-        if entry.name.endswith(SECOND):
-            photo = entry.name.removesuffix(SECOND)
-            found.notes[photo] = [*found.notes.get(photo, []), "several faces"]
+    for photo in (entry.name.removesuffix(SECOND) for entry in found.source.entries if entry.name.endswith(SECOND)):
+        found.notes[photo] = [*found.notes.get(photo, []), "several faces"]
 
 
 @contextmanager

@@ -216,9 +216,6 @@ class ImagePyramid:
             images[chosen] = shards[number][indices[chosen] - starts[number]]
         return images
 
-    def level_bytes(self, resolution: int) -> int:
-        return sum(shard.bytes for shard in self._index.levels[resolution])
-
     def verify(self, resolutions: Iterable[int] | None = None) -> None:
         """Compare labels and images at `resolutions` (None: all) with the checksums; raises UserError if any differ."""
         files = self._index.files(self.resolutions if resolutions is None else resolutions)

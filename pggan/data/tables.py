@@ -114,7 +114,8 @@ def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
         tables = [rows for rows in tables if rows and all(len(row) == 2 for row in rows)]
         if re.search(r"^[^,;\t\n]+:\s", text, re.MULTILINE):  # a row such as "a.jpg: cat" in YAML
             with suppress(yaml.YAMLError, TypeError, AttributeError):
-                tables = [[(key.value, one.value) for key, one in yaml.compose(text, yaml.BaseLoader).value], *tables]
+                nodes = yaml.compose(text, yaml.SafeLoader).value
+                tables.insert(0, [(key.value, None if one.tag[-5:] == ":null" else one.value) for key, one in nodes])
         if not tables:
             raise ValueError("its rows do not have two columns")
     pairs = max(tables, key=lambda rows: len(matched({str(row[0]): 0 for row in rows}, names)))

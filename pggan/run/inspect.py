@@ -115,7 +115,7 @@ def facts_of_data(config: InspectConfig) -> dict[str, Any]:
         "images": pyramid.images,
         "channels": pyramid.channels,
         "resolution": pyramid.resolution,
-        "level_bytes": {str(level): pyramid.level_bytes(level) for level in pyramid.resolutions},
+        "level_bytes": {str(level): pyramid.images * level**2 * pyramid.channels for level in pyramid.resolutions},
         "classes": names,
         "class_images": counts,
         "bytes": sum(file.stat().st_size for file in pyramid.path.iterdir()),

@@ -114,12 +114,12 @@ LEFT_OUT = {
     "pointer.jpg": (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "git lfs pull"),
     "phone.jpg": (b"\0\0\0\x18ftypheic" + bytes(99), "but HEIC"),
     "raf.jpg": (b"FUJIFILMCCD-RAW 0201" + bytes(99), "a camera's raw file: convert it"),
-    "annex.jpg": (b"/annex/objects/SHA256E-s1--2.jpg", "git annex get"),
+    "annex.jpg": (b"../.git/annex/objects/a1/B2/SHA256E-s1--2.jpg", "git annex get"),
     "animated.gif": (make_animation("GIF"), "not a PNG, JPEG, WebP or AVIF image, but GIF: convert it"),
     "animated.webp": (make_animation("WEBP"), "animated"),
     "animated.png": (make_animation("PNG"), "animated"),
     "one.png": (encoded(photo(side=1), "PNG"), "smaller than 32x32"),
-    "tiff.png": (encoded(photo(), "TIFF"), "not a PNG, JPEG, WebP or AVIF image"),
+    "medical.jpg": (JPEG.replace(b"\xff\xc0\0\x11\x08", b"\xff\xc0\0\x11\x0c"), "12 bits: convert it"),
 }
 
 # What is used, and noted.

@@ -54,8 +54,7 @@ FORMS = {
     "excel.csv": "\ufeffname;label\r\n" + "".join(f"{name};{label}\r\n" for name, label in LABELS.items()),
     "excel.txt": "".join(f"{name}\t{label}\r" for name, label in LABELS.items()),
     "quoted.csv": "".join(f'"./{name}","{label}",,\n' for name, label in LABELS.items()),
-    "labels.yaml": "".join(f"{name}: {label}\n" for name, label in LABELS.items()),
-    "quoted.yaml": "# of pets\n" + "".join(f"\"{name}\": '{label}'  # sure\n" for name, label in LABELS.items()),
+    "labels.yaml": "# of pets\n" + "".join(f"{name}: '{label}'  # sure\n" for name, label in LABELS.items()),
     "aligned.txt": "".join(f" {name:20} {label}\n" for name, label in LABELS.items()),
     "spaces.txt": "".join(f"{name} {label}\n" for name, label in LABELS.items()),
     "backslashes.csv": "name,label\n"
@@ -100,6 +99,7 @@ REFUSED = {
     "two labels": "a.png,cat\na.png,dog\n",
     "two labels in JSON": '{"a.png": "cat", "a.png": "dog", "b/0.png": "x", "b/1.png": "x", "c/d/e.png": "x"}',
     "NaN": '{"a.png": NaN, "b/0.png": "x", "b/1.png": "x", "c/d/e.png": "x"}',
+    "null in YAML": "a.png: null\nb/0.png: x\nb/1.png: x\nc/d/e.png: ~  # unknown\n",
     "fractions": "a.png,0.25\n",
     "vectors": '{"a.png": [0, 1]}',
     "nothing": "",
