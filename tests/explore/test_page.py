@@ -209,7 +209,6 @@ def test_what_is_saved_is_what_is_seen(page, downloads, generator):
 
 
 def picture(path):
-    """The pixels of a file."""
     with Image.open(path) as opened:
         return np.asarray(opened.convert("RGB"))
 

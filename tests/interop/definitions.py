@@ -66,7 +66,6 @@ def layers_of(labels=0, dense_biases=WIDTHS[0]):
 
 
 def d_layers_of(labels=0):
-    """Random layers of D."""
     shapes = {"conv": (WIDTHS[0], WIDTHS[0] + 1, 3, 3), "dense": (8, 16 * WIDTHS[0]), "score": (1 + labels, 8)}
     for number, (outer, inner) in enumerate(pairwise(WIDTHS), 1):
         shapes |= {f"conv{number}": (inner, inner, 3, 3), f"down{number}": (outer, inner, 3, 3)}

@@ -102,7 +102,6 @@ def run_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def settings(tiny_overrides: list[str], run_dir: Path) -> list[str]:
-    """Of one machine."""
     return [*tiny_overrides, f"run_dir={run_dir}"]
 
 

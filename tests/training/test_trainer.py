@@ -38,7 +38,6 @@ def adam_steps(state):
 
 
 def take(trainer, phase):
-    """The metrics of one step."""
     side = phase.resolution
     reals = Reals(torch.rand(phase.batch, 3, side, side, generator=torch.Generator().manual_seed(0)), None, None)
     return trainer.step(phase, reals, StepRng(0, trainer.state.images, CPU), 0.9)
