@@ -131,18 +131,13 @@ def _make(source: Source, destination: Path, options: Options, digest: str, work
         found = examine(source, pool)
         resolution = top_level(found, options)
         found.refuse(options.on_bad)
-        good = found.good()
-        is_grey = all(found.headers[entry.name].is_grey for entry in good)
-        class_names, classes = classes_of(options.labels, source, good)
+        classes_of(options.labels, source, found.good())  # raises an error before the slow part
         with _alone(destination):
             if os.path.lexists(destination):
                 return
             with atomic_directory(destination) as directory:
-                layout = Layout(directory, resolution, options.channels or (1 if is_grey else 3), len(good))
-                needed = sum(shard.bytes for shards in layout.shards().values() for shard in shards)
-                remedy = "Free some disk space, choose another disk, or lower the resolution."
-                require_free_space(destination, needed, remedy)
-                layout = _decode_all(found, layout, options, pool)
+                layout = _decode_all(found, directory, resolution, options, pool)
+                class_names, classes = classes_of(options.labels, source, found.good())
                 labels = [classes[entry.name] for entry in found.good()] if class_names else []
                 about = source.description | {"crop": options.crop, "bad_images": len(found.reasons)}
                 write_index(layout, about, class_names=class_names, labels=labels)
@@ -180,11 +175,15 @@ def _alone(destination: Path) -> Iterator[None]:
         path.unlink(missing_ok=True)  # after an error, the lock file stays for the processes that wait for the lock
 
 
-def _decode_all(found: Findings, layout: Layout, options: Options, pool: Workers) -> Layout:
+def _decode_all(found: Findings, directory: Path, resolution: int, options: Options, pool: Workers) -> Layout:
     """Write all good images into the shards; if some can't be decoded, start again without these images."""
     while True:
         slots = {entry.name: slot for slot, entry in enumerate(found.good())}
-        layout = layout._replace(images=len(slots))
+        is_grey = all(found.headers[name].is_grey for name in slots)
+        layout = Layout(directory, resolution, options.channels or (1 if is_grey else 3), len(slots))
+        needed = sum(shard.bytes for shards in layout.shards().values() for shard in shards)
+        remedy = "Free some disk space, choose another disk, or lower the resolution."
+        require_free_space(directory.parent, needed, remedy)
         layout.create()
         items = [(slots[entry.name], entry) for entry in found.source.in_reading_order() if entry.name in slots]
         results = pool.in_order("Preparing images", partial(_decode, layout, options.crop), items)

@@ -61,14 +61,14 @@ def test_channels_follow_the_images_unless_chosen(tmp_path):
 
 def test_bad_images_found_late_leave_the_others_in_their_order_and_classes(tmp_path):
     for seed in range(12):
-        save(tmp_path / f"photos/{seed % 3}/{seed:02d}.png", seed)
-    for name in ("0/03.png", "1/01.png", "2/11.png"):
+        save(tmp_path / f"photos/{seed % 3}/{seed:02d}.png", seed, channels=1)
+    for name in ("0/03.png", "1/01.png", "2/11.png", "10/0.png"):  # in colour, and one in a class of its own
+        save(tmp_path / "photos" / name, 0)
         cut(tmp_path / "photos" / name)
     pyramid = prepared(tmp_path / "photos", tmp_path / "set", labels=True)
-    assert pyramid.labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    expected = np.stack([noise(seed) for seed in (0, 6, 9, 4, 7, 10, 2, 5, 8)])
+    assert (pyramid.class_names, pyramid.labels.tolist()) == ([*"012"], [0, 0, 0, 1, 1, 1, 2, 2, 2])
+    expected = [noise(seed, channels=1) for seed in (0, 6, 9, 4, 7, 10, 2, 5, 8)]
     np.testing.assert_array_equal(everything(pyramid), expected)
-    pyramid.verify()
 
 
 def test_on_bad_stop_names_the_bad_ones_and_writes_nothing(folder, tmp_path):
