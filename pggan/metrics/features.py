@@ -111,8 +111,7 @@ def mean_of_pairs(a: Tensor) -> Tensor:
 def kernel_distance(x: Tensor, y: Tensor) -> float:
     """KID times 1000 between features [N, F] and [M, F]; N and M are at least 2."""
     x, y = x.double(), y.double()
-    across = kernel_sum(x, y) / (len(x) * len(y))
-    return 1000 * float(mean_of_pairs(x) + mean_of_pairs(y) - 2 * across)
+    return 1000 * float(mean_of_pairs(x) + mean_of_pairs(y) - 2 * kernel_sum(x, y) / (len(x) * len(y)))
 
 
 class FrechetInceptionDistance(Comparison):
