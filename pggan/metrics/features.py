@@ -138,8 +138,7 @@ def gaussian_of(features: Tensor) -> tuple[Tensor, Tensor]:
     """The mean [F] of features [N, F], and a factor R of their covariance R^T R."""
     features = features.double()
     mean = features.mean(0)
-    factor = torch.linalg.qr(features - mean, mode="r").R
-    return mean, factor / (len(features) - 1) ** 0.5
+    return mean, torch.linalg.qr(features - mean, mode="r").R / (len(features) - 1) ** 0.5
 
 
 def frechet_distance(x: Tensor, y: Tensor) -> float:
