@@ -39,6 +39,7 @@ demo: setup  ## Train on cartoon faces at 32x32 for five minutes, then draw a gr
 	@echo "Faces:       $(DEMO)/grid.png and $(DEMO)/interpolation.png"
 	@echo "Growth:      $(DEMO)/growth.mp4"
 	@echo "TensorBoard: $(BIN)/pggan monitor run=$(DEMO)"
+	@echo "Your photos: $(BIN)/pggan train data.path=photos hours=2"
 
 test: setup  ## Run all tests but the slow and rare ones.
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(SHARED) -m "not rare"

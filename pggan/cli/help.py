@@ -8,12 +8,13 @@ from pggan.cli.commands import COMMANDS, STAGES, Command
 from pggan.config.defaults import CONFIGS, choices_of
 
 WIDTH = 80  # maximum number of characters per line; YAML files may have longer lines
+FIRST = "First: pggan train data.path=photos hours=2, or pggan train experiment=demo"
 
 
 def overview() -> str:
     """The text of `pggan --help`: all commands, under headings such as 'Look at faces'."""
     column = max(map(len, COMMANDS))
-    lines = ["Usage: pggan COMMAND key=value …", "", "First steps: pggan train experiment=demo run_dir=outputs/demo"]
+    lines = ["Usage: pggan COMMAND key=value …", "", FIRST]
     for stage, names in STAGES.items():
         lines += ["", stage, *(hang(f"  {name:<{column}}  ", COMMANDS[name].duty) for name in names)]
     return "\n".join([*lines, "", "pggan COMMAND --help shows the keys of a command. Version: pggan --version"])

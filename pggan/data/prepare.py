@@ -52,8 +52,7 @@ def run(config: PrepareConfig) -> int:
     """Run `pggan prepare`: write the dataset, and print a summary."""
     with StopSignal(at_once=True):
         options = Options(**{field.name: getattr(config, field.name) for field in fields(Options)})
-        source = open_source(config.source)
-        pyramid = prepare(source, Path(config.dest), options, config.num_workers)
+        pyramid = prepare(open_source(config.source), Path(config.dest), options, config.num_workers)
     levels, classes = f"4x4 to {pyramid.resolution}x{pyramid.resolution}", len(pyramid.class_names or ())
     about = f"{levels}, images: {pyramid.images}, channels: {pyramid.channels}"
     print(f"{pyramid.path}: {about}{f', classes: {classes}' * bool(classes)}")

@@ -111,8 +111,7 @@ def mean_of_pairs(a: Tensor) -> Tensor:
 def kernel_distance(x: Tensor, y: Tensor) -> float:
     """KID times 1000 between features [N, F] and [M, F]; N and M are at least 2."""
     x, y = x.double(), y.double()
-    across = kernel_sum(x, y) / (len(x) * len(y))
-    return 1000 * float(mean_of_pairs(x) + mean_of_pairs(y) - 2 * across)
+    return 1000 * float(mean_of_pairs(x) + mean_of_pairs(y) - 2 * kernel_sum(x, y) / (len(x) * len(y)))
 
 
 class FrechetInceptionDistance(Comparison):
@@ -139,8 +138,7 @@ def gaussian_of(features: Tensor) -> tuple[Tensor, Tensor]:
     """The mean [F] of features [N, F], and a factor R of their covariance R^T R."""
     features = features.double()
     mean = features.mean(0)
-    factor = torch.linalg.qr(features - mean, mode="r").R
-    return mean, factor / (len(features) - 1) ** 0.5
+    return mean, torch.linalg.qr(features - mean, mode="r").R / (len(features) - 1) ** 0.5
 
 
 def frechet_distance(x: Tensor, y: Tensor) -> float:

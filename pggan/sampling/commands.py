@@ -103,7 +103,7 @@ def sample(config: SampleConfig) -> int:
     else:
         for name, image in zip(names, images, strict=True):
             save_picture(sheet([image], 1, zoom), out / f"{name}.png", mark_line(config.marks, config.run, name))
-    print(f"{out}: {len(latents)} images at {side}x{side}, alpha {settings.alpha:g}")
+    print(f"{out}: {len(latents)} image{'s' * (len(latents) > 1)} at {side}x{side}, alpha {settings.alpha:g}")
     print(next_command("interpolate", "path=loop", "frames=90", "out=loop.webp", **config.generator_keys))
     return 0
 

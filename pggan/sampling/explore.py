@@ -227,7 +227,6 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         for part in parts:
             self.wfile.write(part)
-        return None
 
     do_POST = do_GET
 

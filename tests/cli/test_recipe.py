@@ -91,8 +91,7 @@ def test_typed_lengths_stay_in_the_recipe_and_what_is_shown(chosen, tmp_path, ca
     fades = [schedule["fade_images"][side] for side in (8, 16, 32)]
     assert (fades, schedule["lr_decay_images"]) == ([200, 300, 400], 77)
     assert compose("train", [f"experiment={tmp_path}/recipe.yaml"])["schedule"] == schedule
-    images = sum(schedule["stable_images"].values()) + 900
-    assert images * SECONDS_PER_IMAGE == pytest.approx(36, rel=0.06)
+    assert (sum(schedule["stable_images"].values()) + 900) * SECONDS_PER_IMAGE == pytest.approx(36, rel=0.06)
 
 
 def test_the_lengths_of_a_file_are_scaled_and_the_new_recipe_needs_it_no_more(

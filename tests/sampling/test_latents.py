@@ -51,8 +51,7 @@ def test_latents_of_seeds_are_standard_normal_unrelated_and_the_same_in_any_comp
     assert torch.equal(seed_latents([3, 7, 100, 7], 512), latents[[3, 7, 100, 7]])
     assert abs(latents.double().mean()) < 0.02
     assert abs(latents.double().var() - 1) < 0.02
-    correlation = np.corrcoef(latents[:20].numpy())
-    assert np.abs(correlation[~np.eye(20, dtype=bool)]).max() < 5 / math.sqrt(512)
+    assert np.abs(np.corrcoef(latents[:20].numpy())[~np.eye(20, dtype=bool)]).max() < 5 / math.sqrt(512)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +117,7 @@ def test_constant_speed_is_constant_by_the_distance_asked_for():
     ends = torch.tensor([[0.0], [1.0]])
     found = path_through(ends, "lerp", 11, lambda latents: latents[:, 0].square().diff())
     torch.testing.assert_close(found[:, 0], torch.linspace(0, 1, 11).sqrt(), atol=1e-4, rtol=1e-4)
-    still = path_through(ends, "lerp", 11, lambda latents: torch.zeros(len(latents) - 1))
-    assert len(still.unique()) == 1
+    assert len(path_through(ends, "lerp", 11, lambda latents: torch.zeros(len(latents) - 1)).unique()) == 1
 
 
 def test_a_walk_is_smooth_by_its_gaussian_in_frames_has_no_seam_and_depends_on_the_number_of_frames():
