@@ -59,7 +59,9 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
         base = base_of_transfer(values["init_from"], final)
     if command.name != "train":
         choices, _ = choose(command, values, overrides, base)
-        print(*(hang("  ", f"{override_of(one)}: {one.reason}.") for one in choices), sep="\n", file=sys.stderr)
+        reasons = [hang("  ", f"{override_of(one)}: {one.reason}.") for one in choices]
+        more = reasons if values["details"] else ["  More        details=true explains each key."]
+        print(*more, sep="\n", file=sys.stderr)
         return compose(command.name, [*base, *overrides, *map(override_of, choices)])
     if values["resume"] not in ("auto", "never"):
         raise UserError("hours= is for a new run, but resume= continues a run.", "Leave out one of them.")
