@@ -121,7 +121,8 @@ def weights_file() -> Path:
 
 def load_efficientnet_lite0() -> EfficientNetLite0:
     """EfficientNet-Lite0 with ImageNet weights, on the CPU.  Raises UserError if the weights are not installed."""
-    stored = torch.load(weights_file(), map_location="cpu", weights_only=True)
+    path = weights_file()
+    stored = torch.load(path, map_location="cpu", weights_only=True)
     values = [value for name, value in stored.items() if not name.startswith("_fc.")]
     network = EfficientNetLite0()
     # The weights file has the tensors in the order of this network, but under other names.
