@@ -63,7 +63,7 @@ def test_a_signal_while_a_machine_waits_for_the_others(launch, settings, run_dir
     time.sleep(0 if here else 5)
     process.send_signal(signal.SIGTERM)
     assert launch.codes() == [EXIT_INTERRUPTED], launch.output()
-    assert launch.output().startswith("Stopped at once. The same command")
+    assert launch.output().startswith("Stopped at once. There is no checkpoint yet.")
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)  # nobody is left
     assert not run_dir.parent.exists()
