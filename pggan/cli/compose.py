@@ -123,7 +123,7 @@ def plain_errors(others: Sequence[type[Exception]]) -> Iterator[None]:
         raise missing_choice(group, choice, error.options or []) from error
     except (HydraException, OmegaConfBaseException, YAMLError, *others) as error:
         remedy = HEADER if "@experiment" in str(error) else "See --help for the keys and their values."
-        if re.search(r"nterpolation|\$\{", str(error)):
+        if re.search(r"^$|nterpolation|\$\{", str(error)):  # the text is empty if ${ is in the working directory
             remedy = "Hydra replaces ${KEY} by the value of KEY. Rename a file or folder that has ${ in its name."
         raise UserError(" ".join(str(error).split()), remedy) from error
 
