@@ -18,11 +18,12 @@ SENTENCES = {
 # Metrics that good runs reach, measured with images of 32x32 and 64x64 pixels (docs/quality.md).
 REACHED = {
     ("kid", "efficientnet-lite0"): "good runs: KID 20 to 60 with photographs of faces, about 100 with cartoon faces",
+    ("fid", "efficientnet-lite0"): "good runs: FID 30 to 60 with photographs of faces, about 90 with cartoon faces",
     ("kid", "inception"): "good runs: KID 0.3 to 1 with photographs of faces, about 3 with cartoon faces",
 }
 COMPARABLE = {
     "kid": "values from another extractor are not comparable",
-    "fid": "there is no reference value; values from another extractor or number of images are not comparable",
+    "fid": "values from another extractor or number of images are not comparable",
 }
 PART = re.compile(r"[a-z_]+_(floor|reals|distance)(_reals)?(/.*)?|.*/\d+")  # metrics that users need not see
 
