@@ -180,9 +180,8 @@ class ImagePyramid:
         self._index = index
         digests = {level: [shard.sha256 for shard in shards] for level, shards in index.levels.items()}
         labels = index.labels_file and index.labels_file.sha256
-        known = [index.images, index.channels, digests, labels]
+        known = [index.images, index.channels, digests, labels]  # older versions added class names, or took `content`
         former = json.dumps(known).encode(), json.dumps([*known, index.class_names]).encode(), content
-        # Older checkpoints hold one of the two `former_fingerprints`, which include the names of classes.
         self.fingerprint, *self.former_fingerprints = (hashlib.sha256(each).hexdigest() for each in former)
         self.images, self.channels, self.resolution = index.images, index.channels, index.resolution
         self.resolutions = resolutions_between(MIN_RESOLUTION, index.resolution)

@@ -45,8 +45,7 @@ class Findings:
             raise UserError("\n".join([f"{bad} of {total} images cannot be used:", *_lines(self._bad())]), remedy)
 
     def show(self) -> None:
-        unit = "images" if all(entry.face is None for entry in self.source.entries) else "faces and faceless photos"
-        left_out = f"Left out {len(self.reasons)} of {len(self.source.entries)} {unit}:"
+        left_out = f"Left out {len(self.reasons)} of {len(self.source.entries)} images:"
         for title, groups in ((left_out, self._bad()), ("Notes about the others:", self._notes())):
             if groups:
                 print("\n".join([title, *_lines(groups)]), file=sys.stderr)

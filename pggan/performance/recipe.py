@@ -194,7 +194,7 @@ class Recipe:
             if side < FEATURES_FROM and not facts.drawn and not self.grows:
                 reason += ". For faces, add init_from=pretrained:portraits64, and data.crop=faces to cut them out"
         elif self.config.grow is not None and side == facts.resolution < 1024:
-            reason += f"; larger ones would allow {double}"
+            reason += f"; larger images would allow {double}"
         self.take({"schedule.final_resolution": side}, reason)
         if self.transfers:
             self.take({"schedule.first_resolution": min(first, side)}, f"init_from= has weights up to {first}x{first}")

@@ -106,4 +106,4 @@ class TrainingEvaluator:
             mark = {"metric": name, "value": values[name], "resolution": phase.resolution, "fading": phase.alpha < 1}
             if is_better(mark, self._best):
                 self._best = self.mark = mark
-        self.reporter.line(f"Quality{' (the best so far)' * (self.mark is not None)}: {'. '.join(in_words(values))}.")
+        self.reporter.line(f"Quality: {'. '.join(in_words(values))}.")

@@ -9,9 +9,9 @@ from textwrap import wrap
 from typing import Any
 
 from pggan.checkpoints.generator_file import GENERATOR_FILE
-from pggan.checkpoints.read import mark_of
+from pggan.checkpoints.read import BEST, best_of, checkpoints_of, mark_of
 from pggan.core.quality import in_words
-from pggan.core.text import command_line, duration
+from pggan.core.text import command_line, duration, three_digits
 
 METRICS_FILE = "metrics.jsonl"  # each line has the metrics of one report, as a JSON object
 FILM = "growth.webp"  # film of the fakes during training, in the folder samples/
@@ -36,9 +36,12 @@ def quality(record: dict[str, Any]) -> str:
 
 
 def last_quality(run_dir: Path) -> str:
-    """Describe the result of the last evaluation in words; returns "" if the run has had no evaluation."""
+    """Describe the results of the last and the best evaluation in words; returns "" without an evaluation."""
     found = ((text, record["images"]) for record in reversed(records_of(run_dir)) if (text := quality(record)))
-    return next((f"{text} (at {images:,} images)" for text, images in found), "")
+    (text, images), best = next(found, ("", 0)), best_of(checkpoints_of(run_dir))
+    if best is not None and int(best.name) < images:
+        return f"{text} (at {images:,} images; checkpoint=best: {three_digits(mark_of(best, BEST)['value'])})"
+    return text and f"{text} (at {images:,} images)"
 
 
 def reached(run_dir: Path) -> dict[str, str]:

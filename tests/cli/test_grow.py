@@ -44,7 +44,7 @@ def test_what_is_typed_beside_it_stays(old, chosen, tmp_path, capsys):
     alone = copytree(old / "checkpoints" / "000000160", tmp_path / "alone")  # without its run
     values = chosen(f"grow={alone}", "hours=0.1", "devices=cpu", "seed=5", "schedule.batch=4", "evaluation.metrics=[]")
     assert (values["seed"], values["schedule"]["batch"], values["evaluation"]["metrics"]) == (5, 4, [])
-    shown = "; larger ones would allow 32x32." in " ".join(capsys.readouterr().err.split())
+    shown = "; larger images would allow 32x32." in " ".join(capsys.readouterr().err.split())
     assert (values["schedule"]["final_resolution"], shown) == (16, True)
 
 

@@ -98,7 +98,7 @@ def test_a_dataset_has_an_image_for_each_face_upright_and_a_report(tmp_path, cap
     (tmp_path / "labels.csv").write_text("two.png,a\none.png,b\n")
     words = ["crop=faces", "max_resolution=64", "num_workers=1", f"labels={tmp_path / 'labels.csv'}"]
     assert main(["prepare", f"source={source}", f"dest={dest}", *words]) == 0
-    assert "Left out 2 of 5 faces and faceless photos:" in capsys.readouterr().err
+    assert "Left out 2 of 5 images:" in capsys.readouterr().err
     report = json.loads((dest / "report.json").read_text())
     assert report["left_out"] == {
         "a face smaller than 64x64": ["tiny.png"],

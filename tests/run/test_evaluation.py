@@ -16,7 +16,7 @@ from pggan.core.errors import UserError
 from pggan.run import train
 from pggan.run.evaluation import is_better
 from pggan.run.inspect import facts_of_run
-from pggan.run.summary import records_of
+from pggan.run.summary import last_quality, records_of
 from tests.processes import in_processes, values_of
 
 EVERY = ["evaluation.metrics=[swd]", "evaluation.interval_images=48", "evaluation.count=16", "checkpoint.keep=1"]
@@ -106,6 +106,8 @@ def test_a_run_that_was_killed_after_its_best_has_each_point_once_and_the_same_b
     both = [Path(choose_checkpoint(str(run), "best")) for run in (tmp_path, evaluated_run)]
     assert both[0].name == both[1].name
     assert mark_of(both[0], "best") == mark_of(both[1], "best")
+    is_last = both[1].name == checkpoints_of(evaluated_run)[-1].name
+    assert is_last != ("; checkpoint=best: " in last_quality(evaluated_run))
 
 
 @pytest.mark.slow
