@@ -48,7 +48,7 @@ def meanings(choices: dict[str, str]) -> dict[str, str]:
         for line in file.read_text("utf-8").splitlines() if file.is_file() else []:
             if key := re.match(r"( *)(?!defaults)(\w+):(.*)", line):
                 section = group if not key[1] else section
-                found[section + key[2]] = comment
+                found[section + key[2]], comment = comment, ""
                 section = f"{key[2]}." if not group and not key[3] else section
             elif line.strip().startswith("#"):
                 comment = f"{comment} " * last.startswith("#") + line.strip("# ")

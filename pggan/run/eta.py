@@ -106,7 +106,7 @@ def with_plan(schedule: Schedule, plan: dict[str, Any]) -> Schedule:
 
 
 def until(seconds: float, now: datetime) -> str:
-    """Describe the next `seconds` and their end in words, such as "about 2.25 h, until 12:15"."""
+    """Describe the next `seconds` and their end in words, such as "about 2.3 h, until 12:15"."""
     end = now + timedelta(seconds=min(seconds, 3e9))  # at most a century, because datetime ends in the year 9999
     clock = f"{end:%H:%M}" if end.date() == now.date() else f"{end:%H:%M on %d %B %Y}"
-    return f"about {duration(seconds)}, until {clock}"
+    return f"about {duration(float(f'{seconds:.2g}'))}, until {clock}"
