@@ -37,7 +37,7 @@ SMALLER = {  # what makes a command a matter of a second, in this process
     "prepare": ["num_workers=1"],
     "interpolate": ["frames=4", "device=cpu"],
     "sample": ["device=cpu"],
-    "explore": ["device=cpu"],
+    "explore": ["device=cpu", "open=false"],
     "timelapse": ["seconds=1"],
     "directions": ["device=cpu"],
     "project": ["steps=2", "device=cpu"],

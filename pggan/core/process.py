@@ -4,6 +4,7 @@ import ctypes
 import os
 import platform
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -54,6 +55,13 @@ def set_library_defaults() -> None:
         defaults["GOMP_SPINCOUNT"] = "100000"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+
+
+def open_in_browser(address: str) -> None:
+    """Open `address` in this machine's browser, if it has one, in the background."""
+    command, nothing = [sys.executable, "-m", "webbrowser", address], subprocess.DEVNULL
+    # Without `start_new_session`, a text browser would take over the terminal.
+    subprocess.Popen(command, start_new_session=True, stdin=nothing, stdout=nothing, stderr=nothing)  # noqa: S603
 
 
 def end_with_parent(parent: int) -> None:

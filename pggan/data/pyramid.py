@@ -14,7 +14,6 @@ import json
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -109,22 +108,18 @@ def parse_index(content: bytes) -> Index:
         )
     try:
         images, channels, resolution = (raw[name] for name in ("images", "channels", "resolution"))
-        levels = {int(level): [StoredFile(**shard) for shard in shards] for level, shards in raw["levels"].items()}
         names = None if raw["class_names"] is None else [str(name) for name in raw["class_names"]]
-        labels_file = None if names is None else StoredFile(**raw["labels_file"])
-        wanted = StoredFile(LABELS_FILE, images, LABEL_BYTES * images, "")
-        bare = {level: [replace(shard, sha256="") for shard in shards] for level, shards in levels.items()}
-        is_possible = (
-            (images > 0 and channels in (1, 3, 4) and resolution in levels)
-            and tuple(levels) == resolutions_between(MIN_RESOLUTION, resolution)
-            and all(one == [*islice(shards_of(level, channels, images), len(one) + 1)] for level, one in bare.items())
-            and replace(labels_file or wanted, sha256="") == wanted
-        )
+        levels: dict[int, list[StoredFile]] = {}
+        for level in resolutions_between(MIN_RESOLUTION, resolution):  # only checksums are taken from the file
+            pairs = zip(shards_of(level, channels, images), raw["levels"][str(level)], strict=True)
+            levels[level] = [replace(shard, sha256=str(given["sha256"])) for shard, given in pairs]
+        labels = StoredFile(LABELS_FILE, images, LABEL_BYTES * images, "")
+        labels_file = None if names is None else replace(labels, sha256=str(raw["labels_file"]["sha256"]))
         index = Index(images, channels, resolution, names, labels_file, levels, dict(raw["source"]))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"an entry is missing or has a wrong type: {error!r}") from error
-    if not is_possible:
-        raise ValueError("its image counts, resolutions, channels and files do not fit together")
+    if images <= 0 or channels not in (1, 3, 4) or resolution not in levels:
+        raise ValueError(f"images: {images}, channels: {channels}, resolution: {resolution}")
     return index
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.core.errors import UserError
-from pggan.losses.base import GradientPenalty, Loss, PenaltyAt
+from pggan.losses.base import GradientPenalty, Loss
 
 DRIFT = 0.001  # weight of the drift penalty, which keeps scores of reals near 0
 
@@ -29,8 +29,8 @@ class WganGp(Loss):
         return {"G/wasserstein": -fake_scores}
 
     def penalties(self) -> tuple[GradientPenalty, ...]:
-        weight, at = self.penalty_weight * self.reg_interval, PenaltyAt.interpolated
-        return (GradientPenalty(name="D/gradient_penalty", at=at, weight=weight, target=self.target),)
+        weight, target = self.penalty_weight * self.reg_interval, self.target
+        return (GradientPenalty(name="D/gradient_penalty", at="interpolated", weight=weight, target=target),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Logistic(Loss):
 
     def penalties(self) -> tuple[GradientPenalty, ...]:
         weight = self.gamma / 2 * self.reg_interval
-        return (GradientPenalty(name="D/r1", at=PenaltyAt.reals, weight=weight),)
+        return (GradientPenalty(name="D/r1", at="reals", weight=weight),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +68,9 @@ class Relativistic(Loss):
         return {"G/relativistic": F.softplus(real_scores - fake_scores)}
 
     def penalties(self) -> tuple[GradientPenalty, ...]:
-        return tuple(
-            GradientPenalty(name=name, at=at, weight=self.gamma / 2 * self.reg_interval)
-            for name, at in (("D/r1", PenaltyAt.reals), ("D/r2", PenaltyAt.fakes))
-        )
+        weight = self.gamma / 2 * self.reg_interval
+        r1 = GradientPenalty(name="D/r1", at="reals", weight=weight)
+        return r1, GradientPenalty(name="D/r2", at="fakes", weight=weight)
 
 
 def missing_object(**options: Any) -> Loss:

@@ -6,10 +6,9 @@ Shapes: N batch size, C channels, R resolution, L labels.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from math import sqrt
 from statistics import NormalDist
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -38,14 +37,8 @@ Show = Callable[[Tensor, int], Tensor]
 # A D with P parts, such as a plain D and heads on pretrained features, returns scores [N, P].  Each part has a loss.
 # With sub_batches=2, D computes minibatch statistics of reals (first half) and fakes (second half) separately.
 Critic = Callable[..., tuple[Tensor, Tensor]]
-
-
-class PenaltyAt(Enum):
-    """The images with respect to which a gradient penalty differentiates D's scores."""
-
-    reals = "reals"
-    fakes = "fakes"
-    interpolated = "interpolated"  # random points on the line from a real to a fake
+# The images at which a gradient penalty differentiates D's scores; interpolated: random mixtures of a real and a fake.
+PenaltyAt = Literal["reals", "fakes", "interpolated"]
 
 
 class PenaltyContext(NamedTuple):
@@ -139,21 +132,21 @@ class Loss(ABC):
     ) -> LossTerms:
         """The terms of D's loss.  R1 and R2 penalise gradients at images [N, C, R, R] before augmentation."""
         penalised = {penalty.at for penalty in context.due}
-        images = {PenaltyAt.reals: reals.images.detach(), PenaltyAt.fakes: fakes.detach()}
+        images = {"reals": reals.images.detach(), "fakes": fakes.detach()}
         for at in penalised & set(images):
             images[at].requires_grad_()
-        seen_reals, seen_fakes = show(images[PenaltyAt.reals], 0), show(images[PenaltyAt.fakes], 1)
+        seen_reals, seen_fakes = show(images["reals"], 0), show(images["fakes"], 1)
         if penalised & set(images):  # two batches: in a joint batch, R1 would compute gradients at fakes, too
             real_scores, real_logits = critic(seen_reals)
             fake_scores, fake_logits = critic(seen_fakes)
         else:  # without R1 and R2, one joint batch is faster than two batches
             both, logits = critic(torch.cat([seen_reals, seen_fakes]), sub_batches=2)
             (real_scores, fake_scores), (real_logits, fake_logits) = both.chunk(2), logits.chunk(2)
-        scores = {PenaltyAt.reals: real_scores, PenaltyAt.fakes: fake_scores}
-        if PenaltyAt.interpolated in penalised:
+        scores = {"reals": real_scores, "fakes": fake_scores}
+        if "interpolated" in penalised:
             assert context.mix is not None, "a penalty at interpolated images needs `context.mix`"
             mixed = torch.lerp(seen_reals, seen_fakes, context.mix).detach().requires_grad_()
-            images[PenaltyAt.interpolated], scores[PenaltyAt.interpolated] = mixed, critic(mixed)[0]
+            images["interpolated"], scores["interpolated"] = mixed, critic(mixed)[0]
         terms = sum_of_parts(self.d_terms, real_scores, fake_scores)
         for penalty in context.due:
             terms[penalty.name] = penalty.of_scores(images[penalty.at], scores[penalty.at], context)
@@ -161,7 +154,7 @@ class Loss(ABC):
             terms["D/class_loss_reals"] = class_loss(real_logits, reals.labels)
             terms["D/class_loss_fakes"] = class_loss(fake_logits, reals.labels)
         of_plain_d = {at: of if of.ndim == 1 else of[:, 0] for at, of in scores.items()}
-        return LossTerms(terms, {f"scores/{at.value}": of.detach() for at, of in of_plain_d.items()})
+        return LossTerms(terms, {f"scores/{at}": of.detach() for at, of in of_plain_d.items()})
 
     def for_g(
         self, critic: Critic, reals: Reals, fakes: Tensor, show: Show = lambda images, place: images

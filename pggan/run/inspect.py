@@ -36,7 +36,7 @@ SHEET_TILE = 128  # largest side in pixels of an image on the contact sheet
 def run(config: InspectConfig) -> int:
     """Print the facts of the run, data set or picture that `config` names; returns the exit code."""
     if config.image is not None:
-        facts, step = facts_of_picture(Path(config.image)), next_command("explore", "open=true")
+        facts, step = facts_of_picture(Path(config.image)), next_command("explore")
     elif config.data is not None:
         facts, step = facts_of_data(config), next_command("train", "hours=2", **{"data.path": config.data})
     else:

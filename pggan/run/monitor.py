@@ -8,8 +8,6 @@ from functools import partial
 from io import StringIO
 from pathlib import Path
 from signal import SIGTERM, default_int_handler, signal
-from subprocess import DEVNULL, Popen
-from sys import executable
 from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +19,7 @@ from yaml import safe_load
 from pggan.checkpoints.read import CONFIG_FILE, EVENTS, newest_run
 from pggan.config.commands import MonitorConfig
 from pggan.core.errors import UserError
+from pggan.core.process import open_in_browser
 from pggan.core.quality import PART
 from pggan.core.text import next_command
 from pggan.run.summary import METRIC, records_of
@@ -60,9 +59,8 @@ def run(config: MonitorConfig) -> int:
             (logdir / directory.resolve().name).symlink_to(directory.resolve(), target_is_directory=True)
         address = serve(logdir, directory.resolve().name, config.port) + cockpit(directory)
         print(f"{directory}: {address}\nPinned: fakes, quality, scores, speed.  Ctrl-C ends TensorBoard.", flush=True)
-        if config.open:  # in a new session without a terminal, because a text browser would take over the terminal
-            browser = [executable, "-m", "webbrowser", address]
-            Popen(browser, start_new_session=True, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)  # noqa: S603
+        if config.open:
+            open_in_browser(address)
         with suppress(KeyboardInterrupt):
             threading.Event().wait()
     print(f"\n{next_command('sample', 'seeds=0-63', run=newest)}")

@@ -61,7 +61,7 @@ def ending(run_dir: Path, images: int) -> list[str]:
         side = f"{record['resolution']:.0f}x{record['resolution']:.0f}"
         hours = max(ceil(record["hours"]), 1)
         lines = [f"Done: {images:,} images in {duration(3600 * record['hours'])}, at {side}."]
-    found = reached(run_dir) | {"Look": command_line("explore", "open=true", run=run_dir)}
+    found = reached(run_dir) | {"Look": command_line("explore", run=run_dir)}
     config = mark_of(run_dir / "checkpoints" / f"{images:09d}", "config")
     # Only a Python script can continue a run that has the user's own loss or D.
     if config is None or (config["loss"]["name"] != "object" and not config["model"].get("discriminator")):

@@ -137,7 +137,7 @@ def interpolate(config: InterpolateConfig) -> int:
     else:
         save_picture(sheet(images, columns, zoom), out, drawn_by(config))
     print(f"{out}: {frames} frames at {side}x{side}, {config.path}")
-    print(next_command("explore", "open=true", run=config.run))
+    print(next_command("explore", run=config.run))
     return 0
 
 

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import webbrowser
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -10,7 +9,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from mimetypes import MimeTypes
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -24,6 +22,7 @@ from pggan.checkpoints.read import run_of
 from pggan.config.commands import ExploreConfig
 from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
+from pggan.core.process import open_in_browser
 from pggan.core.text import next_command
 from pggan.sampling.files import ANIMATED, check_output, film_zoom, save_film, writable
 from pggan.sampling.images import Pixels, to_pil
@@ -61,7 +60,7 @@ def run(config: ExploreConfig) -> int:
         address = f"http://{HOST}:{server.server_port}/"
         print(f"{address}\nCtrl-C ends the server.", flush=True)
         if config.open:
-            Thread(target=webbrowser.open, args=[address], daemon=True).start()  # Text browsers block until they end.
+            open_in_browser(address)
         with suppress(KeyboardInterrupt):
             server.serve_forever()
     print(f"\n{next_command('export', 'format=web', 'out=page', **config.generator_keys)}")

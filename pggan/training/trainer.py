@@ -12,7 +12,7 @@ from pggan.core.errors import StepFailed
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.losses import ada
-from pggan.losses.base import Loss, PenaltyAt, Reals
+from pggan.losses.base import Loss, Reals
 from pggan.networks.layers import ComputeOptions
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State
@@ -65,7 +65,7 @@ class Trainer:
         count, latent_size = phase.batch, self.state.g_ema.architecture.latent_size
         due = self.loss.penalties() if rng.images // count % self.loss.reg_interval == 0 else ()
         spec = StepSpec(self.loss, due, self.options, phase.resolution, phase.missing_levels, phase.fading, phase.batch)
-        interpolates = any(penalty.at is PenaltyAt.interpolated for penalty in due)
+        interpolates = any(penalty.at == "interpolated" for penalty in due)
         inputs = StepInputs(
             spec,
             reals,

@@ -93,9 +93,8 @@ def test_no_dataset_and_one_of_a_newer_format_are_refused(dataset, tmp_path):
 
 LIES = [
     *(b"", b"\xff\xfe", b"[]", b'{"format": "x"}'),
-    *({"images": 0}, {"images": 4}, {"channels": 2}, {"resolution": 32}, {"resolution": 2**200}),
-    *({"levels": {"4": 1, "8": 1, "16": 1}}, {"class_names": ["cat"]}),
-    *({"file": name} for name in ("../outside.bin", "/etc/passwd", "..", "a\\b")),
+    *({"images": 0}, {"images": 2**200}, {"channels": 2}, {"resolution": 24}, {"resolution": 2**200}),
+    *({"levels": {"4": 1, "8": 1, "16": 1}}, {"class_names": ["cat"]}, {"images": "5"}, {"images": -5}),
 ]
 
 
@@ -103,7 +102,7 @@ LIES = [
 def test_an_index_that_can_not_be_true_is_refused(dataset, lie):
     index = json.loads((dataset / "index.json").read_text())
     if isinstance(lie, dict):
-        (index["levels"]["4"][0] if "file" in lie else index).update(lie)
+        index.update(lie)
     (dataset / "index.json").write_bytes(lie if isinstance(lie, bytes) else json.dumps(index).encode())
     with pytest.raises(UserError, match=r"index\.json is not usable"):
         ImagePyramid(dataset)

@@ -1,10 +1,12 @@
 """`pggan explore`: where the page is served, what it draws, and what it refuses."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import closing, suppress
 from http.client import HTTPConnection
 from io import BytesIO
@@ -33,12 +35,17 @@ def ask(server, method, path, body=None, headers=None):
     return response, content
 
 
-def test_the_command_prints_its_address_and_ctrl_c_is_the_end(generator_file, generator, serve):
+def test_the_command_opens_its_address_and_ctrl_c_is_the_end(generator_file, generator, serve, tmp_path):
     with suppress(UserError):  # another program has it
         serve(listen(generator, str(generator_file), None, PORT))  # the usual port is not free
     command = [sys.executable, "-m", "pggan", "explore", f"run={generator_file}", "device=cpu"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+    environment = os.environ | {"BROWSER": f"sh -c 'echo $0 > {tmp_path}/at' %s"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as program:
         address = program.stdout.readline().strip()
+        end = time.monotonic() + 60
+        while not (tmp_path / "at").is_file() or (tmp_path / "at").read_text().strip() != address:
+            assert time.monotonic() < end
+            time.sleep(0.1)
         with urlopen(f"{address}model.json") as answer:
             assert json.load(answer)["name"] == "faces0"
         program.send_signal(signal.SIGINT)

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import pickle
-import shutil
 import struct
 from pathlib import Path
 
@@ -130,28 +129,13 @@ def test_an_exported_file_that_lies_is_refused(run_dir, tmp_path, lie):
         load_generator(str(file), torch.device("cpu"))
 
 
-def renamed_shard(data: Path) -> None:
-    index = json.loads((data / "index.json").read_text())
-    index["levels"]["16"][0]["file"] = "../secret"
-    (data / "index.json").write_text(json.dumps(index))
-
-
-def images_that_are_pickles(data: Path) -> None:
-    shutil.rmtree(data)
-    data.mkdir()
+def test_images_that_are_pickles_are_refused(tiny_overrides, tmp_path, sentinel, capsys):
+    (tmp_path / "data").mkdir()
     for name in ("a.npy", "b.png"):
-        (data / name).write_bytes(pickle.dumps(Payload(data.parent / "executed")))
-
-
-@pytest.mark.parametrize("tamper", [renamed_shard, images_that_are_pickles])
-def test_data_that_lie_are_refused(make_pyramid, tiny_overrides, tmp_path, sentinel, capsys, tamper):
-    make_pyramid(tmp_path / "data")
-    tamper(tmp_path / "data")
+        (tmp_path / "data" / name).write_bytes(pickle.dumps(Payload(tmp_path / "executed")))
     words = [f"data.path={tmp_path / 'data'}", f"data.cache={tmp_path / 'cache'}", f"run_dir={tmp_path / 'run'}"]
     assert main(["train", *tiny_overrides, *words]) == 2
-    shown = capsys.readouterr().err
-    assert "Traceback" not in shown
-    assert "secretsecret" not in shown
+    assert "Traceback" not in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from pggan.losses.base import GradientPenalty, PenaltyAt, PenaltyContext, Reals, class_loss
+from pggan.losses.base import GradientPenalty, PenaltyContext, Reals, class_loss
 from pggan.networks.networks import Discriminator
 from tests.definitions import LOSSES, WGAN_GP, variant
 from tests.networks.naive import normal
@@ -83,7 +83,7 @@ def test_critics_without_slope_get_finite_gradients(loss):
 def test_the_loss_scale_is_taken_out_of_the_gradient_in_float32():
     """The gradient is w / 2^10, too small for float16 until it is scaled, which is exact."""
     w, images = (1e-4 * normal(1, 4, 4)).half(), normal(2, 1, 4, 4).half().requires_grad_()
-    penalty = GradientPenalty(name="p", at=PenaltyAt.reals, weight=1e9)
+    penalty = GradientPenalty(name="p", at="reals", weight=1e9)
     scores = (images * w).flatten(1).sum(1) / 2**10
     found = penalty.of_scores(images, scores, PenaltyContext((penalty,), 0, None, torch.tensor(2.0**12)))
     expected = 1e9 * (w.double() / 2**10).square().sum()
