@@ -30,7 +30,7 @@ HEADER_KEY = "pggan"
 CLASS_NAMES = "class_names"  # only the headers of generators trained with labels have this entry
 ENTRIES = ("images", "phase", "resolution", "alpha", "architecture", CLASS_NAMES)  # training writes these entries
 PROVENANCE = ("license", "data_statement")  # optional header entries: the weights' licence, the training images' origin
-PREFIX = "pretrained:"  # run=pretrained:NAME means a generator that comes with the package
+PREFIX = "pretrained:"  # run=pretrained:NAME means the generator NAME that comes with the package
 FOLDER = Path(__file__).parent / "pretrained"
 NOTHING: "Mapping[str, torch.nn.Module]" = MappingProxyType({})
 
@@ -50,7 +50,7 @@ class LoadedGenerator:
 
 
 def load_generator(run: str, device: "torch.device", key: str = "run") -> LoadedGenerator:
-    """Load the averaged G of `run` (a run, checkpoint or generator file); `key` is the option's name in messages."""
+    """Load the averaged G of `run` (a run, checkpoint or generator file); error messages name the option `key`."""
     import torch  # imported late, because torch loads slowly
 
     from pggan.networks.networks import Generator
@@ -85,7 +85,7 @@ def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:
 
 
 def save_generator(generator: LoadedGenerator, path: Path, others: "Mapping[str, torch.nn.Module]" = NOTHING) -> None:
-    """Write a generator file; `others` maps names to further networks for the file, such as the discriminator."""
+    """Write a generator file.  The file also stores `others` {name: network}, such as the discriminator."""
     networks = {AVERAGED: generator.network, **{f"{name}/": network for name, network in others.items()}}
     tensors = {
         f"{prefix if others else ''}{name}": tensor.detach().cpu().contiguous()
@@ -110,14 +110,14 @@ def path_of_run(run: str, key: str = "run") -> Path:
 
 
 def generator_path(run: str, key: str = "run") -> Path:
-    """Return the path of the generator file that `run` is or contains; `key` is the option's name in messages."""
+    """Return the path of the generator file that `run` is or contains; error messages name the option `key`."""
     path = path_of_run(run, key)
     if (path / STATE_FILE).is_file():  # checkpoints of version 4 have one file for each network
         path /= WEIGHTS_FILE if (path / WEIGHTS_FILE).exists() else "generator_ema.safetensors"
     elif path.is_dir():
         path /= GENERATOR_FILE
     if not path.exists() or path.is_dir():
-        remedy = "Give a run directory with a checkpoint, a directory checkpoints/<images>, or a generator.safetensors."
+        remedy = "Give a run directory with a checkpoint, a directory checkpoints/NUMBER, or a generator.safetensors."
         problem = f"{key}={run} {'has no generator' if path_of_run(run, key).exists() else 'does not exist'}."
         ours = f"Did you mean '{PREFIX}{run}'?" if run in pretrained_names() else ""
         raise UserError(problem, ours or nearest_path(run) or remedy)
@@ -125,7 +125,7 @@ def generator_path(run: str, key: str = "run") -> Path:
 
 
 def read_generator_header(path: Path) -> dict[str, Any]:
-    """Read and check a generator file's header.  Callers turn errors into UserError with `refusing_generators`."""
+    """Read and check a generator file's header.  Call this function inside `with refusing_generators(path)`."""
     if not path.is_file():
         raise ValueError("the path is not a regular file")
     with safe_open(path, "np") as file:
@@ -155,8 +155,8 @@ def refusing_generators(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
-        remedy = "Give a generator.safetensors of `pggan train`. `pggan import` converts networks of other programs."
-        raise UserError(f"{path} is not a valid generator of this program: {error}.", remedy) from error
+        remedy = "Give a generator.safetensors from `pggan train`. `pggan import` converts networks of other projects."
+        raise UserError(f"{path} is not a valid generator file of pggan: {error}.", remedy) from error
 
 
 def stored_networks(path: Path) -> "dict[str, dict[str, torch.Tensor]]":

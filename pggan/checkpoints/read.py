@@ -1,7 +1,7 @@
 """Read checkpoints; every file is verified before it is used.
 
-A checkpoint is a directory checkpoints/<images shown>.  weights.safetensors holds G, D and the averaged G.
-state.safetensors holds all other tensors, such as the optimizers'.  state.json holds the checksums.  Checkpoints of
+A checkpoint after N images is the directory checkpoints/N.  Its file weights.safetensors holds G, D and the averaged G.
+state.safetensors holds all other tensors, such as optimizer states.  state.json holds the checksums.  Checkpoints of
 version 4 have one tensor file for each network, each optimizer and the gradient scaler instead.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pggan.optim.state import State, StateDicts
 
-VERSIONS = (4, 5)  # pggan reads checkpoints of these versions, and writes the last of them
+VERSIONS = (4, 5)  # pggan reads checkpoints of both versions, and writes checkpoints of the last version
 STATE_TENSORS_FILE = "state.safetensors"
 CHECKSUM = "sha256"  # this entry of state.json holds the checksum of all other entries
 NETWORKS = ("generator", "discriminator", "generator_ema")
@@ -140,7 +140,7 @@ def mark_of(directory: Path, name: str) -> Any:
 
 
 def newest_run(folder: Path, file: str = GENERATOR_FILE) -> Path:
-    """Find the run in or below `folder` whose `file` changed last; raises UserError if no run has this file."""
+    """Find the run at or below `folder` whose file `file` is newest; raises UserError if no run has this file."""
     found = (path for path in folder.rglob(file) if (path.parent / CONFIG_FILE).is_file())
     files = {path: path.stat().st_mtime for path in found}
     if not files:
@@ -158,7 +158,7 @@ def checkpoints_of(run_dir: Path) -> list[Path]:
 
 
 def run_of(path: Path) -> Path:
-    """Return the run of the checkpoint `path`, such as photos/checkpoints/000000640; other paths stay as they are."""
+    """Return the run directory of a checkpoint such as photos/checkpoints/000000640; return other paths unchanged."""
     return path.parents[1] if path.parent.name == "checkpoints" and path.name.isdecimal() else path
 
 
@@ -168,13 +168,13 @@ def best_of(directories: Sequence[Path]) -> Path | None:
 
 
 def choose_checkpoint(run: str, choice: str | int) -> str:
-    """Return the path of the checkpoint `choice` (best or a number of images shown), or `run` if `choice` is newest."""
+    """Return the checkpoint's path for `choice` (best or a number of images shown); for newest, return `run` itself."""
     if choice == NEWEST:
         return run
     found = checkpoints_of(Path(run))
     chosen = best_of(found) if choice == BEST else next((one for one in found if int(one.name) == choice), None)
     if chosen is None:
-        there = ", ".join(str(int(one.name)) for one in found) or "none, because run= is not a run with checkpoints"
+        there = ", ".join(str(int(one.name)) for one in found) or "none, because run= has no checkpoints"
         best = "Evaluations mark the best checkpoint, by the first metric in evaluation.metrics=."
         raise UserError(f"run={run} has no checkpoint={choice}.", f"Its checkpoints: {there}. {best}")
     return str(chosen)
@@ -202,8 +202,8 @@ def resolve_checkpoint(path: Path, key: str) -> tuple[Checkpoint, list[str]]:
     if checkpoint is not None:
         return checkpoint, [f"Passed over a corrupt checkpoint: {problem}" for problem in corrupt]
     if corrupt:
-        remedy = "Restore an undamaged copy, give another checkpoint, or start anew with another run_dir=."
+        remedy = "Restore an undamaged checkpoint, give another one, or start a new run with another run_dir=."
         raise UserError(f"{key}={path} has no valid checkpoint: {'; '.join(corrupt)}.", remedy)
-    remedy = "Give a run directory with a checkpoint, or its checkpoints/<images>. init_from= takes generators, too."
+    remedy = "Give a run directory with a checkpoint or its checkpoints/NUMBER. init_from= also takes generator files."
     problem = f"{key}={path} {'has no checkpoint' if path.exists() else 'does not exist'}."
     raise UserError(problem, nearest_path(path, has_checkpoints) or remedy)

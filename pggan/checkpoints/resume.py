@@ -1,4 +1,4 @@
-"""Start a run at a checkpoint, or with the weights of another run."""
+"""Resume a run from a checkpoint, or start a run with the weights of another run."""
 
 from collections.abc import Iterator, Sequence
 from math import sqrt
@@ -63,9 +63,9 @@ def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
     if found := list(architecture.differences(checkpoint.architecture)):
         alone = command_line("train", run_dir=run_of(checkpoint.directory))
         remedy = f"To resume the old run: {alone} (with data.path= if the images have moved). "
-        remedy += "For other networks, choose a new run_dir=; init_from= takes over the weights that fit."
+        remedy += "To train other networks, choose a new run_dir=; init_from= copies the weights that fit."
         if {line.partition(":")[0] for line in found} <= {"latent_size", "fmap_decay"}:  # once keys of pggan
-            remedy = "This version can't train the old networks; `pggan sample` still draws. Choose a new run_dir=."
+            remedy = "This version can't train the old networks; `pggan sample` can use them. Choose a new run_dir=."
         raise UserError(f"This run has other networks than {checkpoint.directory}: {'; '.join(found)}.", remedy)
 
 
@@ -74,7 +74,7 @@ def check_resumable(
 ) -> list[str]:
     """Return a log line for each changed setting; `changed` is {key: 'key: before -> now'}.
 
-    Raises UserError if a setting no longer exists, or if a setting in REFUSED changed without being in `allowed`.
+    Raises UserError if a setting no longer exists, or if a setting in REFUSED changed and is not in `allowed`.
     """
     if gone := [key for key in changed if key in WITHDRAWN]:
         problem = f"The run of {checkpoint.directory} has settings that no longer exist: {', '.join(gone)}."
@@ -101,7 +101,7 @@ def transfer(path: str, state: State) -> Iterator[str]:
     state_dicts, stem = load_weights(path, state.g_ema.architecture)
     yield f"Weights taken over from {path}. The optimizers and the schedule start anew."
     if stem is not state.g_ema.architecture.stem:
-        yield f"  The first images differ, because G's first layers have changed from {stem} to {Stem.official}."
+        yield f"  The first images differ from the old run's: G's first layers change from {stem} to {Stem.official}."
     for name, network in zip(NETWORKS, (state.g.network, state.d.network, state.g_ema), strict=True):
         own, theirs = network.state_dict(), state_dicts.get(name, {})
         fitting = {key: taken_over(key, own[key], value) for key, value in theirs.items() if key in own}
@@ -118,11 +118,11 @@ def transfer(path: str, state: State) -> Iterator[str]:
 def taken_over(name: str, own: Tensor, theirs: Tensor) -> Tensor | None:
     """Adapt another run's tensor `theirs` to the shape of `own`; returns None if that is impossible.
 
-    If only one of the two is for grey images, each channel gets the mean of `theirs` over the channels.
-    If only the number of classes differs, the classes that only `own` has keep the weights in `own`.
+    If only one tensor is for grey images, each channel of the result is the mean of `theirs` over its channels.
+    If only the number of classes differs, the result has the weights in `own` for the classes that `theirs` lacks.
     """
     theirs, kind = theirs.to(own.device), name.split(".", maxsplit=1)[0]
-    axis = CLASS_AXES.get(name, int(kind == "from_rgb"))  # the tensors may differ in length only along this axis
+    axis = CLASS_AXES.get(name, int(kind == "from_rgb"))  # `own` and `theirs` may differ in length along this axis only
     if own.shape == theirs.shape:
         return theirs
     if own.shape[:axis] + own.shape[axis + 1 :] != theirs.shape[:axis] + theirs.shape[axis + 1 :]:
@@ -140,7 +140,7 @@ def taken_over(name: str, own: Tensor, theirs: Tensor) -> Tensor | None:
 
 
 def load_weights(path: str, architecture: Architecture) -> tuple[StateDicts, Stem]:
-    """Load all weights and the type of G's stem (first layers); raises UserError if `architecture` can't use them."""
+    """Return all weights in `path` and G's stem (first layers); raises UserError if `architecture` can't use them."""
     if has_checkpoints(Path(path)):
         checkpoint, _ = resolve_checkpoint(Path(path), "init_from")
         state_dicts = {name: checkpoint.load(name) for name in NETWORKS}
@@ -152,7 +152,7 @@ def load_weights(path: str, architecture: Architecture) -> tuple[StateDicts, Ste
         theirs = network.architecture
     if found := [line for line in architecture.differences(theirs) if line.split(":")[0] in KIND_FIELDS]:
         problem = f"init_from={path} has networks that do not fit the networks of this run ({'; '.join(found)})."
-        remedy = "Use another file: pggan can't train networks with the latent_size or the fmap_decay of this one."
+        remedy = "Use another file: pggan can't train networks with this file's latent_size or fmap_decay."
         if (theirs.latent_size, theirs.fmap_decay) == (min(theirs.fmap_base, theirs.fmap_max), 1.0):
             keys = (f"model.{name}={getattr(theirs, name)}" for name in MODEL_FIELDS)
             remedy = f"Use the model settings of the networks in init_from=: {' '.join(keys)}."
@@ -161,7 +161,7 @@ def load_weights(path: str, architecture: Architecture) -> tuple[StateDicts, Ste
 
 
 def broadcast_state(state: State, reducer: GradientReducer, checkpoint: Checkpoint | None, group: ProcessGroup) -> None:
-    """Copy rank 0's `state` to all ranks.  Each rank's gradient `reducer` loads rank 0's `checkpoint`, if not None."""
+    """Broadcast rank 0's `state`; load the reducer tensors of rank 0's `checkpoint` (or None) into each `reducer`."""
     tensors: StateDicts = {}
     with group.collective_errors():
         if group.is_main:

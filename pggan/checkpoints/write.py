@@ -40,7 +40,7 @@ class Snapshot:
 
 
 def take_snapshot(state: State, phase: Phase, metadata: dict[str, Any], extra_state: StateDicts) -> Snapshot:
-    """Copy `state` and `extra_state` to host memory.  The header gets `metadata` and the `phase` of the last image."""
+    """Copy `state` and `extra_state` to host memory.  The header gets `metadata` and the `phase` of the last step."""
 
     def host_copy(tensor: Tensor) -> Tensor:
         copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
@@ -69,7 +69,7 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     weights = {component: state_dicts[component] for component in read.NETWORKS}
     rest = {component: tensors for component, tensors in state_dicts.items() if component not in read.NETWORKS}
     with atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
-        # A killed safetensors leaves a .tmp* file.  The next start deletes .tmp* files only in `directory`.
+        # A kill during `save_tensors` leaves a .tmp* file.  The next start deletes such files only in `directory`.
         save_tensors(state_dicts["generator_ema"], directory / generators.GENERATOR_FILE, about)
         with atomic_write(run_dir / generators.GENERATOR_FILE) as temporary:
             os.replace(directory / generators.GENERATOR_FILE, temporary)
@@ -90,7 +90,7 @@ def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
 
 
 def prune(run_dir: Path, newest: int, keep: int) -> None:
-    """Remove checkpoints of more than `newest` images shown, and all others but the best one and the last `keep`."""
+    """Remove checkpoints with more than `newest` images shown.  Of the others, keep the best and the last `keep`."""
     found = read.checkpoints_of(run_dir)
     # A run that went back to an earlier checkpoint has abandoned the checkpoints with more than `newest` images shown.
     ahead = [directory for directory in found if int(directory.name) > newest]
@@ -103,7 +103,7 @@ def prune(run_dir: Path, newest: int, keep: int) -> None:
 
 
 class CheckpointWriter:
-    """Writes snapshots in a background thread; the next `save` or `wait` raises the thread's error."""
+    """Writes snapshots in a background thread; the next call of `save` or `wait` raises the thread's error."""
 
     def __init__(self, run_dir: Path, keep: int, every_images: int, every_minutes: float | None) -> None:
         self.run_dir, self.keep, self.every_images = run_dir, keep, every_images

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pggan.config.defaults import CONFIGS
 
-# {heading in --help: {command: function}}; a function takes a configuration, and returns an exit code.
+# {heading in --help: {command: "module:function"}}; each function takes a configuration, and returns an exit code.
 STAGES = {
     "Before": {
         "doctor": "pggan.performance.doctor:run",
@@ -62,7 +62,7 @@ class Command:
     def own_groups(self) -> dict[str, str]:
         """The `defaults:` list of this command's YAML file, as {config group: default choice}."""
         listed = self.config_file.read_text("utf-8").partition("\ndefaults:\n")[2].partition("\n\n")[0]
-        # This code reads YAML without the yaml package, whose import would take a fifth of the time of --help.
+        # This code does not import the package yaml: the import would take a fifth of the run time of --help.
         entries = (line.removeprefix("  - ").partition(": ") for line in listed.splitlines())
         return {group: choice for group, _, choice in entries}
 

@@ -39,15 +39,15 @@ OWN_SETTINGS = [
 ]
 QUOTED = re.compile(r"'([^'\\]|\\.)*'|\"([^\"\\]|\\.)*\"", re.DOTALL)
 LIST = re.compile(r"[^\s,=(){}\[\]'\"]+(,[^\s,=(){}\[\]'\"]+)+")  # matches lists such as 1,5,9-12
-WORD = re.compile(r"[\w./:+$@-]*", re.ASCII)  # matches values that need no quotes for Hydra
+WORD = re.compile(r"[\w./:+$@-]*", re.ASCII)  # matches values that Hydra reads without quotes
 CHOICE = re.compile(r"[\w./,\[\]-]*", re.ASCII)
-# If all given keys are in this set, and one is run_dir, `pggan train` resumes a run with its saved configuration.
+# If a command sets run_dir= and only keys of this set, `pggan train` resumes the run with its saved configuration.
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads", "data.path", "data.cache", "allow_changes"}
-# Hydra's flags that pggan allows: no flag that chooses another main YAML file, and none that unpickles a file.
+# Hydra's flags that pggan allows.  A flag must not choose another main YAML file, and must not read a pickle file.
 FLAGS = ["--cfg", "--config-dir", "--hydra-help", "--info", "--multirun", "--package", "--resolve", "--run"]
 SHORT_FLAGS = ["-c", "-cd", "-i", "-m", "-p", "-r", "-sc", "--shell-completion"]
-HEADER = "Begin the file with '# @package _global_', or give its path: experiment=FILE.yaml."
-Task = Callable[[dict[str, Any], list[str]], int]  # runs a command with (values, overrides), returns the exit code
+HEADER = "Begin the YAML file with '# @package _global_', or give the path of the file: experiment=FILE.yaml."
+Task = Callable[[dict[str, Any], list[str]], int]  # takes (values, overrides), runs a command, returns the exit code
 
 # Maps names that other GAN programs use, such as `kimg`, to the keys of pggan with the same meaning.
 SYNONYMS = {
@@ -63,7 +63,7 @@ SYNONYMS = {
 
 
 def compose(name: str, overrides: list[str]) -> dict[str, Any]:
-    """Compose the values of the command `name` from `overrides`; raises UserError if Hydra can't compose them."""
+    """Compose the configuration of the command `name` from `overrides`; raises UserError if this fails."""
     command = COMMANDS[name]
     with plain_errors([ValueError]):  # Hydra raises ValueError for loss=null
         file, words = command.config_file, words_for_hydra(command, overrides)
@@ -81,7 +81,7 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
     names = {key_of(one) for one in overrides}
     if command.name == "train" and "run_dir" not in names and names & {"hydra", "hydra/launcher"}:
         remedy = "Add run_dir= with a different directory for each job: run_dir='outputs/seeds/${seed}'"
-        raise UserError("A launcher may start a job again, and the job then needs a run directory to resume.", remedy)
+        raise UserError("Hydra's launcher may restart a job, and the job can then resume only with run_dir=.", remedy)
     files = [one for one in overrides if named_file(one) is not None]
     early: list[type[Exception]] = [ValueError]  # before the jobs begin, Hydra raises ValueError for -m with --cfg
 
@@ -123,7 +123,7 @@ def plain_errors(others: Sequence[type[Exception]]) -> Iterator[None]:
         raise missing_choice(group, choice, error.options or []) from error
     except (HydraException, OmegaConfBaseException, YAMLError, *others) as error:
         remedy = HEADER if "@experiment" in str(error) else "See --help for the keys and their values."
-        if re.search(r"^$|nterpolation|\$\{", str(error)):  # the text is empty if ${ is in the working directory
+        if re.search(r"^$|nterpolation|\$\{", str(error)):  # the text is empty if the working directory's path has ${
             remedy = "Hydra replaces ${KEY} by the value of KEY. Rename a file or folder that has ${ in its name."
         raise UserError(" ".join(str(error).split()), remedy) from error
 
@@ -136,7 +136,7 @@ def unreadable(override: str) -> UserError:
 
 
 def no_flag(command: Command, flag: str, following: Sequence[str]) -> UserError:
-    """The error for a `flag` that does not exist, such as --seeds; `following` are the words after it."""
+    """The error for a `flag` that does not exist, such as --seeds; `following` are the words after the flag."""
     key, is_given, value = flag.lstrip("-").partition("=")
     remedy = f"Write keys without dashes: key=value. The flags are {', '.join(FLAGS)}."
     if key in {*command.groups, *dict(keys_of(command.schema_type))}:
@@ -172,16 +172,16 @@ def suggestion(command: Command, key: str) -> str:
 
 
 def add_argument(parser: argparse.ArgumentParser, *names: Any, **options: Any) -> argparse.Action:
-    """Add an option whose `help` is an object, as in Hydra; argparse of Python 3.14 by itself accepts only text."""
+    """Call argparse's `add_argument` with `help` as text: Hydra passes an object, which Python 3.14 does not accept."""
     if options.get("help"):
         options["help"] = str(options["help"])
     return super(argparse.ArgumentParser, parser).add_argument(*names, **options)
 
 
 def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool = False) -> list[str]:
-    """Rewrite overrides for Hydra; raises UserError for an unknown key, and for a word without '='.
+    """Rewrite overrides in Hydra's syntax; raises UserError for an unknown key, and for a word without '='.
 
-    With `several` (--multirun), each value of a list becomes a job of its own; otherwise, a list is one value.
+    If `several` is true (--multirun), each value of a list is for a job of its own; otherwise, a list is one value.
     """
     kinds = dict(keys_of(command.schema_type))
     for key in (key_of(word) for word in overrides if "=" in word):
@@ -209,7 +209,7 @@ def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool
 def as_typed(value: str, kinds: tuple[Any, ...]) -> str:
     """Quote `value` for Hydra if the key takes text: Hydra reads 2024_12_25 as a number. Also replaces ~ by $HOME."""
     text, takes_text = os.path.expanduser(value), list[str] in kinds
-    # If `value` is the name of an existing file, such as a,b.png or null, `value` means this file.
+    # If a file with the name `value` exists, such as a,b.png or null, `value` means this file.
     if bool not in kinds and os.path.exists(text) and (str in kinds or not WORD.fullmatch(text)):
         return as_hydra_reads_it(text)
     is_null = value == "null" and (NoneType in kinds or str not in kinds)
@@ -228,7 +228,7 @@ def as_typed(value: str, kinds: tuple[Any, ...]) -> str:
 
 
 def with_marked_files(words: Sequence[str]) -> list[str]:
-    """Replace experiment=NAME by the path of NAME.yaml if the file has a byte-order mark: Hydra misreads the mark."""
+    """Replace experiment=NAME by experiment=PATH if NAME.yaml has a byte-order mark (BOM), which Hydra misreads."""
     folders = [CONFIGS, *(Path(word.removeprefix("--config-dir=")) for word in words if word.find("=") in (-1, 12))]
     files = {f"experiment={file.stem}": file for one in folders for file in one.glob("experiment/*.yaml")}
     marked = {name: f"experiment={file}" for name, file in files.items() if file.read_bytes().startswith(BOM_UTF8)}
@@ -250,14 +250,14 @@ def with_recipes(overrides: Sequence[str]) -> list[str]:
 
 
 def as_word(value: Any) -> str:
-    """Write a value of a recipe as a user would type it."""
+    """Return a value from a YAML recipe as the text that a user would type on the command line."""
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key}: {as_word(each)}' for key, each in value.items())}}}"
     return f"[{','.join(map(as_word, value))}]" if isinstance(value, list) else value
 
 
 def read_recipe(file: Path) -> dict[str, Any]:
-    """Read an experiment file as {full key or config group: text, list or dict}; raises UserError if it is invalid."""
+    """Read an experiment file as {full key or config group: text, list or dict}; raises UserError for a bad file."""
     remedy = "Set experiment= to the recipe.yaml of a run, or to a file in the format of configs/experiment/."
     try:
         # All values are read as text, as on the command line: YAML would read 2024_05_06 as a number.
@@ -279,7 +279,7 @@ def read_recipe(file: Path) -> dict[str, Any]:
 
 
 def finished(command: Command, composed: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the values from Hydra, or the saved values of a run to resume; raises UserError for unknown keys."""
+    """Return `composed` as a dict or, to resume a run, the saved configuration; raises UserError for unknown keys."""
     own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
     typed = {key_of(one) for one in overrides}
     values: dict[str, Any] = OmegaConf.to_container(own, resolve=True)  # type: ignore[assignment]
@@ -297,7 +297,7 @@ def finished(command: Command, composed: DictConfig, overrides: Sequence[str]) -
             values[table] = {key: value for key, value in given.items() if key not in foreign}
     if {"loss", "experiment"} <= typed:
         loss, others = values["loss"], [one for one in overrides if key_of(one).partition(".")[0] != "loss"]
-        if compose(command.name, others)["loss"]["name"] != loss["name"]:  # experiment= sets keys of another loss
+        if compose(command.name, others)["loss"]["name"] != loss["name"]:  # the file of experiment= names another loss
             own = default_values({"loss": loss["name"]})["loss"]
             loss |= {key: value for key, value in own.items() if f"loss.{key}" not in typed}
     return values
@@ -310,17 +310,17 @@ def resumes(overrides: Sequence[str]) -> bool:
 
 
 def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the saved configuration of the run to resume, changed by the values `given`; None for a new run."""
+    """Return the saved configuration of the run to resume, updated with the values `given`; None for a new run."""
     run_dir, resume = Path(str(given["run_dir"])), str(given.get("resume", "auto"))
     for directory in (run_dir, run_of(Path(resume))):
-        # If a run has lost config.yaml, its newest checkpoint has the configuration, too.
+        # If config.yaml is lost, this function reads the copy of the configuration in the run's newest checkpoint.
         files = [directory / CONFIG_FILE, *(path / STATE_FILE for path in reversed(checkpoints_of(directory)))]
         if file := next(filter(Path.is_file, files), None):
             values = saved_config(file)
             try:
                 validated(COMMANDS["train"].schema_type, values)
             except UserError as error:
-                remedy = f"Draw images: {command_line('sample', run=directory)}. For a new run from it, set init_from=."
+                remedy = f"Draw images: {command_line('sample', run=directory)}. New run with its weights: init_from=."
                 raise UserError(f"The run in {directory} can't be resumed: {error.problem}", remedy) from error
             if values.get("resume") == "never":  # the run began with resume=never; it resumes with resume=auto
                 values["resume"] = "auto"

@@ -49,11 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train(*overrides: str, loss: "Loss | None" = None, discriminator: "Module | None" = None) -> "TrainedGenerator":
-    """Train like `pggan train` with `overrides`, such as "data.path=photos"; returns the run's averaged generator.
+    """Train like `pggan train` with `overrides`, such as "data.path=photos"; returns the averaged (EMA) generator.
 
-    Args: loss: replaces the loss of the configuration.  discriminator: a module that replaces D, and maps images
+    Args: loss: replaces the configured loss.  discriminator: a module that replaces D, and maps images
     [N, C, R, R] of every resolution R to scores [N].  With neither argument, the training runs in a new process.
-    Raises UserError if training fails, and KeyboardInterrupt after a signal, when everything is saved.
+    Raises UserError if training fails, and KeyboardInterrupt if a signal stops training, after everything is saved.
     """
     from pggan.checkpoints.read import OUTPUTS, newest_run
     from pggan.cli.compose import compose, resumes
@@ -84,24 +84,24 @@ def train(*overrides: str, loss: "Loss | None" = None, discriminator: "Module | 
         if values["run_dir"] is None and "RANK" not in os.environ:  # torchrun's ranks agree on a run directory later
             base = values["grow"]
             values["run_dir"] = str(choose_run_dir(None, values["name"]) if base is None else beside(Path(base)))
-            # `words` with run_dir= alone could resume a run; grow=, even grow=null, makes the run new.
+            # With run_dir= alone, `words` could resume an old run.  With grow=, even grow=null, a new run starts.
             words += [f"{key}={as_hydra_reads_it(values[key])}" for key in ("grow", "run_dir")]
         if loss is None and discriminator is None:
             code = run_child(words)
         else:
             if TORCH_WAS_LOADED:
-                print("Import pggan before torch: small steps on a CPU may otherwise take longer.", file=sys.stderr)
+                print("Import pggan before torch, or short training steps on a CPU may take longer.", file=sys.stderr)
             code = run_command(command, with_choices(command, values, words) | own)
     if code == EXIT_INTERRUPTED:
-        raise KeyboardInterrupt("Training was stopped, and everything is saved. To continue, call again with run_dir=.")
+        raise KeyboardInterrupt("Training was stopped and is saved. To resume, call pggan.train again with run_dir=.")
     if code != 0:
-        raise UserError(f"Training has failed with exit code {code}.", "The last message of the training says why.")
+        raise UserError(f"Training has failed with exit code {code}.", "See the last message that training printed.")
     folder = OUTPUTS if values["grow"] is None else beside(Path(values["grow"])).parent
     return load(values["run_dir"] or newest_run(folder))
 
 
 def run_child(overrides: Sequence[str]) -> int:
-    """Run `pggan train` in a child process, which saves and stops if the parent ends; returns the child's exit code."""
+    """Run `pggan train` in a child process, which saves and stops if this process ends; returns the exit code."""
     words, variables = [sys.executable, "-m", "pggan", "train", *overrides], {PARENT_VARIABLE: str(os.getpid())}
     # The child has its own session: Ctrl-C reaches only the parent, which then asks the child to save and stop.
     with subprocess.Popen(words, start_new_session=True, env={**os.environ, **variables}) as child:  # noqa: S603
@@ -143,7 +143,7 @@ def run_arguments(arguments: list[str]) -> int:
     from pggan.config.validation import validated
 
     def run(values: dict[str, Any], overrides: list[str]) -> int:
-        validated(command.schema_type, values)  # find mistakes before hours= spends minutes on measurements
+        validated(command.schema_type, values)  # find wrong keys before the benchmarks of hours=, which take minutes
         return run_command(command, with_choices(command, values, overrides))
 
     arguments = with_marked_files(arguments)
@@ -153,7 +153,7 @@ def run_arguments(arguments: list[str]) -> int:
 
 
 def run_command(command: Command, values: Mapping[str, Any]) -> int:
-    """Validate composed `values`, and call the command's function with them; returns the exit code."""
+    """Validate the configuration `values`, and pass the result to the command's function; returns the exit code."""
     from pggan.config.train import TrainConfig
     from pggan.config.validation import validated
 
@@ -195,7 +195,7 @@ def guarded(run: Callable[[], int]) -> int:
         if error.errno not in REFUSED:
             raise
         problem = str(error).partition("] ")[2]  # leaves out a prefix such as "[Errno 13] "
-        print(f"Error: {problem}.\n  Make room there, get permission, or choose another path.", file=sys.stderr)
+        print(f"Error: {problem}.\n  Free disk space there, get permission, or choose another path.", file=sys.stderr)
         return EXIT_USER_ERROR
     except KeyboardInterrupt as interrupt:
         print(" ".join(["Stopped at once.", *interrupt.args]).rstrip(), file=sys.stderr)
@@ -212,7 +212,7 @@ def run_rank() -> int:
 def exit_process(code: int) -> NoReturn:
     """End this process with the exit code `code`."""
     torch = sys.modules.get("torch")
-    # An ordinary exit may crash in a thread of torch if other ranks have ended, or if CUDA was used.
+    # sys.exit may crash in one of torch's threads if other ranks have ended, or if this process has used CUDA.
     if "RANK" in os.environ or (torch is not None and torch.cuda.is_initialized()):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -230,7 +230,7 @@ def use_utf8() -> None:
             print(f"Error: The command has characters outside the encoding {error.encoding}.", file=sys.stderr)
             print("  Choose a UTF-8 locale: export LC_ALL=C.UTF-8", file=sys.stderr)
             sys.exit(EXIT_USER_ERROR)
-    if isinstance(sys.stdout, TextIOWrapper):  # sys.stdout is None if it is closed
+    if isinstance(sys.stdout, TextIOWrapper):  # sys.stdout is None if the standard output is closed
         sys.stdout.reconfigure(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""With `hours=`, choose values for keys that the user has not set, and save them in the run's recipe.yaml."""
+"""With `hours=`, choose values for keys that the user has not set, and write recipe.yaml into the run directory."""
 
 import re
 import shlex
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pggan.performance.recipe import Choice
 
 OF_ONE_RUN = {"run_dir", "resume", "hours", "grow"}  # other runs need other values, so recipe.yaml omits these keys
-OF_THE_MACHINE = {"devices", "threads"}  # recipe.yaml omits a user's values of these keys: they fit one machine
+OF_THE_MACHINE = {"devices", "threads"}  # a user's values are not written to recipe.yaml: they fit only one machine
 RECIPES = ("experiment", "debug")  # each choice in these config groups is a recipe with values for many keys
 NAMED_GROUPS = ("loss", "augmentation", "gradients")  # config groups in which each choice has its own keys
 # grow=RUN copies the configuration of RUN, and hours= then chooses new values for the keys in GROWING and LENGTHS.
@@ -45,7 +45,7 @@ TOTAL = "schedule.total_images"
 
 
 def with_choices(command: Command, values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """Return `values`.  With hours=, choose values for unset keys and, for `pggan train`, write them to recipe.yaml."""
+    """Return `values` or, with hours=, a configuration for these hours, which `pggan train` writes to recipe.yaml."""
     if resumes(overrides):
         return values
     if values.get("hours") is None:
@@ -84,9 +84,9 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
 
 
 def base_of_growth(run: str, overrides: Sequence[str]) -> list[str]:
-    """Return Hydra overrides for a new run that begins with the configuration, weights and resolution of `run`.
+    """Return Hydra overrides for a new run that begins with the configuration, weights and resolution of the run `run`.
 
-    Raises UserError if `run` has no checkpoint, or if `overrides` set keys of the networks.
+    Raises UserError if `run` has no checkpoint, or if `overrides` set experiment=, debug=, init_from= or keys model.*.
     """
     if fixed := [key for key in map(key_of, overrides) if key.split(".")[0] in (*RECIPES, "model", "init_from")]:
         key = fixed[0].replace("model.discriminator", "discriminator")  # an argument of pggan.train
@@ -106,7 +106,7 @@ def base_of_growth(run: str, overrides: Sequence[str]) -> list[str]:
 
 
 def base_of_transfer(path: str, final: int | None) -> list[str]:
-    """Return Hydra overrides for a new run that copies the networks of `path`; `final`: highest resolution, or None."""
+    """Return Hydra overrides with the architecture of `path`; `final`: the user's final resolution, or None."""
     from pggan.networks.efficientnet_lite0 import is_installed  # imported late, because it imports torch
 
     with refusing_generators(file := generator_path(path, "init_from")):
@@ -115,7 +115,7 @@ def base_of_transfer(path: str, final: int | None) -> list[str]:
     found = [f"schedule.{key}_resolution={min(side, final or side)}" for key in ("first", "final")]
     stored = asdict(Architecture.from_plain(header["architecture"]))
     networks = {name: value for name, value in stored.items() if name in ModelConfig.__annotations__}
-    if networks["features"] is None or not is_installed():  # `path` has no usable features, so hours= may choose them
+    if networks["features"] is None or not is_installed():  # no usable features of D: hours= may choose model.features
         del networks["features"], networks["features_from"]
     else:
         networks["features"] = networks["features"].split("@")[0]
@@ -125,10 +125,10 @@ def base_of_transfer(path: str, final: int | None) -> list[str]:
 def choose(
     command: Command, values: dict[str, Any], overrides: list[str], base: Sequence[str]
 ) -> tuple[list["Choice"], list[str]]:
-    """Choose values of keys for a run of values["hours"] hours, and print a summary of the recipe.
+    """Choose values for unset keys, so that training takes values["hours"] hours, and print a summary of the recipe.
 
-    Returns: the choices, and comments for recipe.yaml.
-    Args: base: Hydra overrides that copy the networks of the run in grow= or init_from=; empty if neither is given.
+    Returns: the chosen values, and lines of comments for recipe.yaml.
+    Args: base: Hydra overrides with settings of the run in grow= or init_from=; empty without these two keys.
     """
     if any(key_of(one) == TOTAL for one in overrides) and values["schedule"]["total_images"] is not None:
         raise UserError(f"hours= and {TOTAL}= both say when training ends.", "Leave out one of them.")
@@ -164,21 +164,21 @@ def choose(
 
 
 def override_of(choice: "Choice") -> str:
-    """The choice as a Hydra override key=value."""
+    """Return `choice` as a Hydra override key=value."""
     return f"{choice.key}={as_hydra_reads_it(choice.value)}"
 
 
 def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[str], bool]:
-    """Return the keys that hours= must not change, and whether hours= scales the image counts of a recipe.
+    """Return the keys that hours= must not change, and whether hours= scales the phase lengths of a recipe.
 
-    hours= never changes a key that the user has set.  With experiment= or debug=, it changes only the keys in LENGTHS;
-    with grow=, only the keys in LENGTHS and GROWING, and those of D's pretrained features.
+    hours= never changes a key that the user has set.  With experiment= or debug=, hours= changes only keys in LENGTHS;
+    with grow=, only keys in LENGTHS and GROWING, and the keys of D's pretrained features, model.features*.
     """
     names = {".".join(key_of(one).split(".")[:2]) for one in overrides}  # schedule.batch.8= sets schedule.batch
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}
     every = {f"{table}.{key}" for table, keys in tables.items() for key in keys}
     of_groups = {key for key in every if key.partition(".")[0] in names - {*NAMED_GROUPS}}
-    # A user who sets loss.gamma also fixes the loss, because other losses may have no gamma.
+    # If the user sets loss.gamma, hours= must not change loss= either, because another loss may have no gamma.
     typed = names | of_groups | {name.partition(".")[0] for name in names}
     if values["grow"] is not None:
         from pggan.performance.recipe import FEATURES_FROM
@@ -193,7 +193,7 @@ def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[st
 
 
 def write(file: Path, values: dict[str, Any], choices: Sequence["Choice"] = (), about: Sequence[str] = ()) -> None:
-    """Write `values` as an experiment file; comments explain the recipe (`about`), each key and each choice."""
+    """Write `values` as YAML for experiment=; comments explain the recipe (`about`), each key and each choice."""
     groups = {group: values[group]["name"] for group in NAMED_GROUPS}
     content: dict[str, Any] = {"defaults": [{f"override /{group}": name} for group, name in groups.items()], **values}
     content |= {group: {key: value for key, value in values[group].items() if key != "name"} for group in groups}

@@ -28,21 +28,21 @@ Port = Annotated[int, ">=0 <=65535"]
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorConfig:
-    """Keys of every command that loads the generator of one checkpoint, or of every checkpoint of a run."""
+    """Keys of commands that load a generator from one checkpoint, or one generator from each checkpoint of a run."""
 
     run: str
-    checkpoint: int | Literal["newest", "best", "all"]  # an int is the number of images shown before the checkpoint
+    checkpoint: int | Literal["newest", "best", "all"]  # an int: training images shown before this checkpoint
 
     @property
     def generator_keys(self) -> dict[str, Any]:
-        """{key: value} to select the same generator in another command; keys with default values are left out."""
+        """The keys {key: value} that select the same generator in another command; default values are left out."""
         values = {name: getattr(self, name, None) for name in ("run", "checkpoint", "resolution", "alpha", "label")}
         return {name: value for name, value in values.items() if value not in (None, NEWEST, ALL)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorStageConfig(GeneratorConfig):
-    """Keys of every command that uses a generator at a chosen resolution and alpha (weight of the newest layers)."""
+    """Keys of commands that run a generator at a chosen resolution and alpha (fade-in weight of the newest layers)."""
 
     resolution: int | None
     alpha: float | None
@@ -58,7 +58,7 @@ class DeviceConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DrawConfig(GeneratorStageConfig, DeviceConfig):
-    """Keys of every command that draws images."""
+    """Keys of every command that draws images with a generator."""
 
     label: str | None
     marks: bool
@@ -106,7 +106,7 @@ class TimelapseConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectConfig(DrawConfig):
-    """Keys of `pggan project`, which finds the latents whose images are most similar to given images."""
+    """Keys of `pggan project` (GAN inversion), which finds latents whose images are most similar to given images."""
 
     image: list[str]
     steps: Count
@@ -148,7 +148,7 @@ class EvaluateConfig(GeneratorStageConfig, DeviceConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig(GeneratorStageConfig):
-    """Keys of `pggan export`, which writes a generator for other programs."""
+    """Keys of `pggan export`, which writes a generator as safetensors, ONNX, a Hugging Face folder or a web page."""
 
     format: Literal["safetensors", "onnx", "hf", "web"]
     out: str
@@ -161,7 +161,7 @@ class ExportConfig(GeneratorStageConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareConfig:
-    """Keys of `pggan prepare`, which writes images in every resolution of training."""
+    """Keys of `pggan prepare`, which crops images, and writes them at every training resolution."""
 
     source: str
     dest: str
@@ -180,7 +180,7 @@ class PrepareConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportConfig:
-    """Keys of `pggan import`, which reads a generator of another program."""
+    """Keys of `pggan import`, which converts the weights of another GAN program into a generator file of pggan."""
 
     source: str
     out: str
@@ -263,7 +263,7 @@ class BenchConfig(StagesConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class BenchScalingConfig(StagesConfig):
-    """Keys of `pggan bench scaling`, which compares the speed of several ranks with the speed of one."""
+    """Keys of `pggan bench scaling`, which compares the speed of several ranks with the speed of one rank."""
 
     processes: list[Count]
     devices: Literal["auto", "cpu", "cuda"]

@@ -30,7 +30,7 @@ def default_values(choices: Mapping[str, str]) -> dict[str, Any]:
 
 
 def saved_config(file: Path) -> dict[str, Any]:
-    """Read a run's config.yaml or state.json; makes data paths absolute if the run began in another directory."""
+    """Read config.yaml or state.json of a run; makes data paths absolute if the working directory has changed."""
     from omegaconf import OmegaConf
 
     try:

@@ -42,7 +42,7 @@ class DataConfig:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """The values of the keys that determine the prepared images. `mirror` does not: training mirrors the images."""
+        """The keys and values that determine the prepared images: all except `mirror`, which acts during training."""
         return {name: value for name, value in vars(self).items() if name != "mirror"}
 
 
@@ -62,7 +62,7 @@ class ModelConfig:
     discriminator: str | None
 
     def architecture(self, resolution: int, channels: int, num_classes: int) -> Architecture:
-        """Build the architecture of G and D; raises UserError if a key does not fit the images or another key."""
+        """Build the architecture of G and D; raises UserError if a value does not fit the images or another value."""
         sizes = vars(self) | {"latent_size": min(self.fmap_base, self.fmap_max), "fmap_decay": 1.0}
         if self.discriminator is not None:
             require(self.features is None, "model.features", self.features, "null with another discriminator")
@@ -116,7 +116,7 @@ class WganGpConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class R1Config:
-    """Keys of the logistic loss with gradient penalty R1, and of the relativistic loss with R1 and R2."""
+    """Keys of the non-saturating logistic loss with R1 penalty, and of the relativistic loss with R1 and R2."""
 
     name: Literal["logistic", "relativistic"]
     gamma: NotNegative | Literal["auto"]
@@ -125,7 +125,7 @@ class R1Config:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnLossConfig:
-    """Keys of a loss that Python code gives to `pggan.train` as an object."""
+    """Keys of a loss that Python code passes to the function `pggan.train` as its argument `loss`."""
 
     name: Literal["object"]
     type: str | None
@@ -303,12 +303,12 @@ class TrainConfig:
 
 
 def gamma_by_rule(resolution: int, batch: int, least: float = 1.0) -> float:
-    """R1's gamma as in StyleGAN2-ADA, but at least `least`: lower ones gave worse images up to 64x64 (docs/lab.md)."""
+    """R1's gamma as in StyleGAN2-ADA, at least `least`: lower values gave worse images up to 64x64 (docs/lab.md)."""
     return float(f"{max(0.0002 * resolution**2 / batch, least):.2g}")
 
 
 def parse_grid(grid: str, key: str) -> tuple[int, int]:
-    """The columns and rows of `grid`, such as '8x4'; raises UserError, which names `key`, for other texts."""
+    """The columns and rows of a `grid` such as '8x4'; raises UserError, which names `key`, for any other format."""
     columns, _, rows = grid.partition("x")
     good = columns.isdecimal() and rows.isdecimal() and 0 < int(columns) * int(rows) <= MAX_TILES
     require(good, key, grid, f"columns x rows, for example 8x4; maximum number of images: {MAX_TILES}")
@@ -316,7 +316,7 @@ def parse_grid(grid: str, key: str) -> tuple[int, int]:
 
 
 def per_resolution(key: str, value: float | Mapping[Any, float], first: int) -> PerResolution:
-    """Convert `value`, a number or table, to {resolution: number}; raises UserError if a table begins above `first`."""
+    """Convert a number or table to {resolution: number}; raises UserError if every resolution exceeds `first`."""
     entries = value if isinstance(value, Mapping) else {MIN_RESOLUTION: value}
     begins = min(entries, default=inf) <= first
     require(begins, key, value, f"one number, or a table that begins at resolution {first} or lower")

@@ -23,7 +23,7 @@ NAMES = {Any: "a value", NoneType: "null", bool: "true or false", str: "text", i
 
 
 def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -> Conf:
-    """Convert nested `values` into an instance of `schema`; raises UserError, which names the first wrong key."""
+    """Convert nested `values` into the dataclass `schema`; raises UserError, which names the first wrong key."""
     kinds = kinds_of(schema)
     if unknown := next((key for key in values if key not in kinds), None):
         key = f"{prefix}{unknown}"
@@ -78,7 +78,7 @@ def converted(kind: Any, value: Any) -> Any:
 
 
 def of_one(kind: Any, value: Any) -> Any:
-    """Convert `value` into `kind`, which is no union; raises KeyError, TypeError or ValueError if this fails."""
+    """Convert `value` into the type `kind`, not a union; raises KeyError, TypeError or ValueError if this fails."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         found = converted(arguments[0], value)
@@ -125,7 +125,7 @@ def keys_of(schema: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def named_tables(schema: type) -> dict[str, dict[str, Any]]:
-    """Map the name of each field that is a union of dataclasses (such as `loss`) to {name of a choice: dataclass}."""
+    """{field: {choice: dataclass}} of fields that are unions of dataclasses: {'loss': {'wgan_gp': WganGpConfig, …}}."""
     kinds = {field: alternatives(kind) for field, kind in kinds_of(schema).items()}
     several = {field: kinds for field, kinds in kinds.items() if len(kinds) > 1 and all(map(is_dataclass, kinds))}
     return {field: by_names(kinds) for field, kinds in several.items()}

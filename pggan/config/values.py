@@ -19,12 +19,12 @@ LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "hydra-core", "omegaconf
 
 
 def describe(config: Any) -> dict[str, Any]:
-    """The configuration as a JSON object, with the versions of code and libraries."""
+    """The dataclass `config` as a dict of JSON values, with the versions of code and libraries."""
     return {**json.loads(json.dumps(asdict(config))), "versions": versions()}
 
 
 def versions() -> dict[str, str | None]:
-    """The versions of this code, Python and the main libraries, and the command line and directory of this process."""
+    """The versions of this code, Python and main libraries; the command line and working directory of this process."""
     from importlib.metadata import version
 
     about = {"pggan": __version__, "code": _commit(), "python": platform.python_version()}

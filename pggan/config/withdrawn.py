@@ -4,7 +4,7 @@ from pggan.core.errors import UserError
 
 # {advice for the error message: names separated by spaces}.  A name is a withdrawn key, or a withdrawn group=choice.
 REMEDIES = {
-    "ADA uses all transformations, and finds its own strength.": "augmentation.blit augmentation.cutout augmentation.p"
+    "ADA uses all transforms, and adapts their probability.": "augmentation.blit augmentation.cutout augmentation.p"
     " augmentation.colors augmentation.geometry augmentation.interval augmentation.target augmentation.translation",
     "Use augmentation=ada instead.": "augmentation=diffaugment",
     "Films have constant speed, and path=walk is smoothed over 15 frames.": "axis constant_speed ease hold smoothness",
@@ -25,7 +25,7 @@ REMEDIES = {
     "Use `pggan timelapse` for a film of a whole run, with all of its grids.": "grow_from milestones",
     "To open the page on another machine, run this command there: ssh -L PORT:127.0.0.1:PORT HOST.": "host",
     "`pggan prepare`: use crop= to crop images. `pggan train`: use checkpoint.keep= to keep more checkpoints.": "keep",
-    "efficientnet-lite0 finds its weights in an installed package.": "model.features_weights",
+    "An installed package has the weights of efficientnet-lite0.": "model.features_weights",
     "The generator has no noise inputs.": "model.noise",
     "pggan always uses the paper's value.": "loss.drift loss.penalty_resolution model.fmap_decay model.latent_size",
     "Gradients are never clipped, as in the paper.": "gradients.clip",
@@ -39,14 +39,14 @@ REMEDIES = {
     "Enlarged images always repeat pixels.": "scaling",
     "The learning rates always grow with the square root of schedule.batch_factor.": "schedule.learning_rate_scaling",
     "With hours=, training at low resolutions is shortened if it would take too long.": "schedule.max_growth_share",
-    "calibrate=true measures steps for two minutes at most.": "limit_seconds",
+    "calibrate=true measures training steps for at most two minutes.": "limit_seconds",
     "To write a trace, wrap Trainer.step in PyTorch's profiler.": "debug=profile monitor.profile_steps trace",
     "Set TERM=dumb to print lines instead of a live view. metrics.jsonl has all numbers.": "monitor.console",
-    "Set a larger checkpoint.keep= to keep more checkpoints; the best one is always kept.": "checkpoint.milestones",
+    "Set a larger checkpoint.keep= for more checkpoints; the best checkpoint is always kept.": "checkpoint.milestones",
     "Set calibrate=true to measure this machine, or device= to predict the speed of a known GPU.": "tflops watts",
     "`pggan bench` always warms up as long as the device needs.": "warmup",
 }
-# A run with another value of one of these withdrawn keys can't be resumed.  Other withdrawn keys do not matter.
+# A run can be resumed only with these values of its withdrawn keys.  Withdrawn keys that are not here may differ.
 RESUMABLE = {
     **{"loss.drift": 0.001, "loss.penalty_resolution": "final", "augmentation.p": None, "augmentation.target": 0.6},
     **{"augmentation.blit": True, "augmentation.geometry": True, "augmentation.colors": True, "gradients.clip": None},

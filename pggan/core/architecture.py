@@ -21,7 +21,7 @@ class Resampling(StrEnum):
     """How G's blocks double and D's blocks halve the resolution.  In G, `fused` and `unfused` have the same result."""
 
     fused = "fused"  # one 4x4 convolution of stride 2 (in G, a transposed one), the default of the official code
-    unfused = "unfused"  # as in the paper, a 3x3 convolution: G upsamples (nearest) before it, D pools after activation
+    unfused = "unfused"  # as in the paper: G upsamples (nearest) before a 3x3 convolution, D pools after the activation
 
 
 class Stem(StrEnum):

@@ -13,7 +13,7 @@ from pggan.core.errors import UserError
 from pggan.core.process import available_cores, keep_freed_memory
 
 DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
-first_threads = cache(torch.get_num_threads)  # the number of CPU threads before any job of --multirun has changed it
+first_threads = cache(torch.get_num_threads)  # the number of CPU threads before the first job of Hydra's --multirun
 
 
 def choose_device(devices: str, key: str = "devices") -> torch.device:
@@ -55,7 +55,7 @@ def device_of_rank(devices: str, local_rank: int) -> torch.device:
 
 
 def set_threads(threads: int | None, *, one: bool = False) -> None:
-    """Make PyTorch use `threads` CPU threads; None means OMP_NUM_THREADS if set, else 1 if `one`, else one per core."""
+    """Set PyTorch's number of CPU threads; None means OMP_NUM_THREADS if set, else 1 if `one`, else one per core."""
     most = 1 if one else available_cores()  # obeys a container's CPU limit, which PyTorch's default ignores
     default = first_threads() if "OMP_NUM_THREADS" in os.environ else min(first_threads(), most)
     if (threads or default) != torch.get_num_threads():

@@ -1,4 +1,4 @@
-"""Errors that a user can correct, and the exit codes of the program."""
+"""Errors that a user can correct, and the exit codes of the command `pggan`."""
 
 import errno
 from collections.abc import Callable, Iterable, Mapping
@@ -8,7 +8,7 @@ from typing import Any
 
 EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
-EXIT_INTERRUPTED = 75  # a signal stopped the program; the same command resumes training
+EXIT_INTERRUPTED = 75  # a signal stopped training; the same command resumes training
 EXIT_PEER_LOST = 76  # this rank ended because another rank failed
 REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 # The user can correct the cause of an OSError that has one of these error numbers.
@@ -31,13 +31,13 @@ class StepFailed(UserError):
     """A training step failed on one rank; other ranks may still compute this step."""
 
     def __init__(self, problem: str, remedy: str, compute: Mapping[str, Any] | None = None) -> None:
-        """`compute`: values of keys compute.* that may avoid the failure, such as {'kernels': 'reference'}; or None."""
+        """`compute`: settings compute.* that may avoid the failure, such as {'kernels': 'reference'}, or None."""
         super().__init__(problem, remedy)
         self.compute = dict(compute or {})
 
 
 def require(holds: bool, key: str, value: object, wanted: str) -> None:
-    """If `holds` is false, raise a UserError that says: key=value does not work, it has to be `wanted`."""
+    """If `holds` is false, raise a UserError: `key`=`value` does not work, the value has to be `wanted`."""
     if not holds:
         raise UserError(f"{key}={value} does not work.", f"It has to be {wanted}.")
 
@@ -48,7 +48,7 @@ def nearest_name(name: str, choices: Iterable[str]) -> str | None:
 
 
 def nearest_path(path: str | Path, fits: Callable[[Path], bool] = Path.exists) -> str:
-    """Suggest the most similar path next to `path` that `fits` accepts; "" if none is similar, or if `path` exists."""
+    """Suggest a similar path in the folder of `path` for which `fits` is true; "" if there is none or `path` exists."""
     path, folder = Path(path), Path(path).parent
     names = [one.name for one in folder.iterdir() if fits(one)] if folder.is_dir() and not path.exists() else []
     found = nearest_name(path.name, names)

@@ -1,4 +1,4 @@
-"""The process: program version, environment variables, signals, CPU cores and memory.  Imports no torch."""
+"""The running process: version of pggan, environment variables, signals, CPU cores and memory.  Imports no torch."""
 
 import ctypes
 import os
@@ -17,7 +17,7 @@ __version__ = "0.1.0"
 TORCH_WAS_LOADED = "torch" in sys.modules  # if true, torch was imported before `set_library_defaults` could work
 
 COMMAND_VARIABLE = "PGGAN_COMMAND"  # the user's command line
-STARTED_VARIABLE = "PGGAN_STARTED"  # start of the user's command, in seconds since 1970
+STARTED_VARIABLE = "PGGAN_STARTED"  # time when the user's command started, in seconds since 1970
 TASK_VARIABLE = "PGGAN_TASK"  # the command and configuration of a child process `python -m pggan`, as JSON
 PARENT_VARIABLE = "PGGAN_PARENT"  # id of the parent process; a child ends when the parent ends
 
@@ -58,7 +58,7 @@ def set_library_defaults() -> None:
 
 
 def open_in_browser(address: str) -> None:
-    """Open `address` in this machine's browser, if it has one, in the background."""
+    """Open `address` in a browser on this machine, in the background; nothing happens if there is no browser."""
     command, nothing = [sys.executable, "-m", "webbrowser", address], subprocess.DEVNULL
     # Without `start_new_session`, a text browser would take over the terminal.
     subprocess.Popen(command, start_new_session=True, stdin=nothing, stdout=nothing, stderr=nothing)  # noqa: S603
@@ -73,9 +73,9 @@ def end_with_parent(parent: int) -> None:
 
 @contextmanager
 def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """In the `with` block, SIGNALS call `handler`.  After the block, each received signal calls its earlier handler.
+    """In the `with` block, SIGNALS call `handler`.  After the block, call the previous handler of each received signal.
 
-    For example, the earlier handler of a job launcher requeues the job after training has saved a checkpoint.
+    For example, a job launcher's previous handler requeues the job after training has saved a checkpoint.
     """
     arrived: dict[int, FrameType | None] = {}
 
@@ -99,11 +99,11 @@ def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterato
 class StopSignal(ExitStack):
     """In the `with` block, the first signal sets `self.wanted` to True; a later Ctrl-C raises KeyboardInterrupt.
 
-    If `at_once`, even the first signal raises KeyboardInterrupt.  This is for code that has nothing to save.
+    With `at_once`, the first signal raises KeyboardInterrupt; use `at_once` for code that has nothing to save.
     """
 
     def __init__(self, *, at_once: bool = False, then: Callable[[], str] = str) -> None:
-        """`then()` returns the message of KeyboardInterrupt, a hint for the user; by default, the message is empty."""
+        """`then` is a function that returns KeyboardInterrupt's message, a hint for the user (by default, no hint)."""
         super().__init__()
         self.wanted, self.at_once, self.then = False, at_once, then
 
@@ -140,7 +140,7 @@ def named_values(name: str, separator: str) -> dict[str, str]:
 
 
 def threads_per_rank(ranks: int, *, elastic: bool) -> int:
-    """CPU threads per rank: the cores divided by `ranks`; 1 if `elastic`, so that rounding never depends on `ranks`."""
+    """CPU threads per rank: cores / `ranks`, but 1 if `elastic`, so that rounding errors don't depend on `ranks`."""
     return 1 if elastic else max(1, available_cores() // ranks)
 
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 
 from pggan.core.text import three_digits
 
-# `in_words` replaces {NAME} by the value of the metric NAME.
+# The function `in_words` replaces {NAME} by the value of the metric NAME.
 SENTENCES = {
     "swd/mean": "SWD {swd/mean}, lower is better; two halves of your images differ by {swd_floor/mean}",
-    "ms_ssim": "MS-SSIM {ms_ssim}, best near {ms_ssim_reals}, as for your images; if higher, fakes are too alike",
+    "ms_ssim": "MS-SSIM {ms_ssim}, best near your images' {ms_ssim_reals}; if higher, fakes are too alike",
     "kid": "KID {kid}, lower is better, 0 is perfect",
     "fid": "FID {fid}, lower is better, 0 is perfect",
     "precision": "precision {precision}, up to 1: the share of generated images that are like your images",
@@ -22,10 +22,10 @@ REACHED = {
     ("kid", "inception"): "good runs: KID 0.3 to 1 with photographs of faces, about 3 with cartoon faces",
 }
 COMPARABLE = {
-    "kid": "values from another extractor are not comparable",
-    "fid": "values from another extractor or number of images are not comparable",
+    "kid": "not comparable with values from another feature extractor",
+    "fid": "not comparable with values from another feature extractor or number of images",
 }
-PART = re.compile(r"[a-z_]+_(floor|reals|distance)(_reals)?(/.*)?|.*/\d+")  # metrics that users need not see
+PART = re.compile(r"[a-z_]+_(floor|reals|distance)(_reals)?(/.*)?|.*/\d+")  # matches metrics that users need not see
 
 
 def in_words(values: Mapping[str, float]) -> Iterator[str]:

@@ -95,7 +95,7 @@ class Schedule:
         return tuple(phase.end - phase.start for phase in self.phases[:-1])
 
     def with_growth(self, images: Sequence[int]) -> "Schedule":
-        """A copy in which phase i has `images[i]` (positive) images; the last phase has no entry in `images`."""
+        """A new schedule: phase i has `images[i]` (positive) images; the last phase has no entry in `images`."""
         levels = resolutions_between(self.first_resolution, self.final_resolution)
         stable = {level: value_at(self.stable_images, level) for level in levels}
         fade = {level: value_at(self.fade_images, level) for level in levels[1:]}
@@ -121,7 +121,7 @@ class Schedule:
         alpha = (images - phase.start) / (phase.end - phase.start) if phase.fading else 1.0
         ahead = max(self.total - images, 0)
         decay = ahead / self.decay_images if ahead < self.decay_images else 1.0
-        warm = images + phase.batch - phase.start  # images of this phase that have been shown after this step
+        warm = images + phase.batch - phase.start  # images of this phase shown by the end of this step
         factor = decay * (warm / self.lr_warmup_images if warm < self.lr_warmup_images else 1.0)
         rate_g, rate_d = phase.learning_rate_g * factor, phase.learning_rate_d * factor
         return replace(phase, alpha=alpha, learning_rate_g=rate_g, learning_rate_d=rate_d)

@@ -26,7 +26,7 @@ def open_source(source: str, cache: str | Path = "data") -> Source:
         remedy = f"Give the path of a folder or archive of images, or the name of a known data set: {PREFIX}NAME."
         remedy = nearest_path(source) or remedy
         made = [*Path(cache).glob(f"{escape(Path(source).name)}-*px-*/{INDEX_FILE}")]  # datasets of earlier runs
-        new = made[0].parent if len(made) == 1 else "NEW_PATH"  # if several match, the right one is unknown
+        new = made[0].parent if len(made) == 1 else "NEW_PATH"  # if several datasets match, the user has to choose
         moved = f"If a run's images have moved, add data.path={new} (for pggan evaluate: data={new})."
         raise UserError(f"{source} does not exist.", f"{remedy} {moved}")
     if is_pyramid(Path(source)):
@@ -74,7 +74,7 @@ def known_set(name: str, root: Path) -> Source:
 STYLE = "toon-head"  # the DiceBear library draws avatars in this style
 # Without these background colours, every image would have the same white background.
 BACKGROUNDS = ["b6e3f4", "c0aede", "d1d4f9", "ffd5dc", "ffdfbf", "a3c4a8", "e8b4a0", "8fb8de"]
-MIN_DRAWN_SIDE = 64  # least side of a drawing in pixels; in smaller drawings, thin lines would vanish
+MIN_DRAWN_SIDE = 64  # minimum side of a drawing, in pixels; in smaller drawings, thin lines would vanish
 
 
 def avatars(count: int, resolution: int) -> Source:
@@ -98,7 +98,7 @@ def _draw(resolution: int, number: int) -> BinaryIO:
     import resvg_py
 
     svg = str(dicebear.Avatar(_style(), {"seed": f"s{number}", "backgroundColor": BACKGROUNDS}))
-    side = max(MIN_DRAWN_SIDE, 2 * resolution)  # `prepare` scales the drawing down to `resolution`
+    side = max(MIN_DRAWN_SIDE, 2 * resolution)  # the function `prepare` scales the drawing down to `resolution`
     # With system fonts, the pixels would depend on the machine.
     return BytesIO(resvg_py.svg_to_bytes(svg, width=side, height=side, background="white", skip_system_fonts=True))
 

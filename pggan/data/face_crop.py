@@ -1,4 +1,4 @@
-"""Cut faces out of photographs as FFHQ does: eyes and mouth set the position, angle and size of the square.
+"""Cut faces out of photographs as FFHQ does: eyes and mouth set position, angle and size of the square crop.
 
 Source: Karras et al. 2019, appendix A (FFHQ), and Karras et al. 2018, appendix C (CelebA-HQ).
 """
@@ -12,7 +12,7 @@ from PIL import Image, ImageFilter, ImageStat
 from pggan.data.image_file import BadImage, Pixels, to_pil, to_pixels
 from pggan.data.writer import block_mean
 
-MAX_SIDE_FACTOR = 4  # a face larger than 4 x the photograph's longer side is refused: its landmarks must be wrong
+MAX_SIDE_FACTOR = 4  # if the square around a face is over 4 x the photograph's longer side, the landmarks are wrong
 SUPERSAMPLING = 4  # faces are rendered at 4 times the resolution, then averaged over blocks of 4x4 pixels
 Point = NDArray[np.float64]
 # Landmarks [4, 2] are (x, y) in pixels: left eye, right eye, left and right mouth corner, as the viewer sees them.
@@ -66,7 +66,7 @@ def _turned(vector: Point) -> Point:
 
 
 def _window(pixels: Pixels, size: Point, low: Point, high: Point, side: float) -> Image.Image:
-    """Scale a photograph down to `size`, and cut out the part from corner `low` to corner `high`: (x, y) in pixels."""
+    """Scale a photograph down to `size`, then cut out the rectangle with corners `low` and `high`, (x, y) in pixels."""
     before, after = np.maximum(-low, 0), np.maximum(high - size, 0)
     start, end, whole = np.maximum(low, 0), np.minimum(high, size), np.array(pixels.shape[1::-1])
     if (end <= start).any():
@@ -78,13 +78,13 @@ def _window(pixels: Pixels, size: Point, low: Point, high: Point, side: float) -
     window = part.resize(end - start, Image.Resampling.BOX, box)
     if not (before.any() or after.any()):
         return window
-    # Mirrored pixels surround the photograph: the farther out, the more blurred and mixed with the median colour.
+    # The photograph has reflection padding.  Farther out, the padding is more blurred and nearer the median colour.
     # In FFHQ's script, the amount of blur and mixing also depends on the width of the padding.
     inside, widths = to_pixels(window), ((before[1], after[1]), (before[0], after[0]), (0, 0))
     padded = np.pad(inside, widths, "reflect" if min(inside.shape[:2]) > 1 else "edge")
     lines = zip(inside.shape[:2], widths, strict=False)
     down, right = (np.pad(np.zeros(length), width, "linear_ramp", end_values=width) for length, width in lines)
-    distance = np.maximum(down[:, None], right[None])  # distance of each pixel from the photograph
+    distance = np.maximum(down[:, None], right[None])  # distance of each pixel from the photograph, in pixels
     outside = distance > 0
     share, mixed = (distance[outside] / (0.3 * side)).clip(0, 1)[:, None], padded[outside].astype(float)
     blurred = to_pixels(to_pil(padded).filter(ImageFilter.GaussianBlur(0.02 * side)))

@@ -33,29 +33,29 @@ EXTENSIONS |= dict.fromkeys((".jpe", ".jfif", ".jfi", ".jif", ".pjpeg", ".pjp", 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 PIXEL_LIMIT = 64_000_000
 BOMB_PIXELS = 16_000_000  # images with at most this many pixels are never refused as decompression bombs
-BOMB_RATIO = 100  # larger images are refused if the file has over 100 pixels per byte; photographs have under 10
-ORIENTATION_TAG, TIFF = 0x0112, "http://ns.adobe.com/tiff/1.0/"  # EXIF's tag of the orientation, and XMP's namespace
-HIDDEN = ("exif", "APP1", "xmp")  # ImageMagick writes EXIF and XMP data as hexadecimal text into PNG files
+BOMB_RATIO = 100  # larger images are refused above 100 pixels per byte of the file; photographs have under 10
+ORIENTATION_TAG, TIFF = 0x0112, "http://ns.adobe.com/tiff/1.0/"  # the orientation tag in EXIF, and its namespace in XMP
+HIDDEN = ("exif", "APP1", "xmp")  # names by which ImageMagick stores EXIF and XMP data as hexadecimal text in PNG files
 TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
 TURN = {number: Image.Transpose[name] for number, name in enumerate(TURNS, 2)}  # the keys are EXIF orientations
 CONVERT = "convert it to PNG or JPEG"
 # Each key is a regular expression for the first bytes of a file.  The value names the file type, and what to do.
 KINDS = {
-    rb"version https://git-lfs": "a pointer of Git LFS: run `git lfs pull`",
+    rb"version https://git-lfs": "a Git LFS pointer file: run `git lfs pull`",
     rb"....ftyp(hei|hev|mif1|msf1)": f"HEIC: {CONVERT}",
     rb"....ftypavi": f"AVIF that can't be read: {CONVERT}",
     rb"....ftyp(?!crx)|\x1a\x45\xdf\xa3|RIFF....AVI": "a video: export its frames as PNG",
     rb"\0\0\0\x0cJXL|\xff\x0a": f"JPEG XL: {CONVERT}",
-    rb"\xff\xd8\xff": f"a damaged JPEG file, or one of a rare kind, such as 12 bits: {CONVERT}",
+    rb"\xff\xd8\xff": f"a damaged JPEG file, or a rare kind of JPEG, such as 12 bits: {CONVERT}",
     rb"%PDF": "PDF: export its pages as PNG",
-    rb".{,40}/annex/objects/": "a pointer of git-annex: run `git annex get`",
+    rb".{,40}/annex/objects/": "a git-annex pointer file: run `git annex get`",
     rb"II[*+U\x1a]\0|IIR[OS]|MM\0[*+]|FUJIFILMCCD|FOVb|\0MRM|....ftypcrx": f"TIFF or a camera's raw file: {CONVERT}",
-    rb"\x93NUMPY": "an array of NumPy: save it as PNG",
+    rb"\x93NUMPY": "a NumPy array: save it as PNG",
     rb"\x1f\x8b|7z|Rar!|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd": "a compressed file: unpack it",
     rb"(\xef\xbb\xbf)?\s*(<\?xml.{,40}\?>\s*)?<(svg|!DOCTYPE svg)": f"SVG: {CONVERT}",
     rb"(\xef\xbb\xbf)?(\s*<|[\t\n\r -~]+\Z)": "a web page or other text: download the file again",
 }
-# {raw mode of Pillow: function that scales the transparent colour of a PNG file from 2, 4 or 16 bits to 8 bits}
+# {Pillow's raw mode: function that scales the transparent colour (tRNS) of a PNG file from 2, 4 or 16 bits to 8}
 KEY_IN_8_BITS: dict[str, Callable[[Any], Any]] = {
     "L;2": lambda grey: 85 * grey,
     "L;4": lambda grey: 17 * grey,
@@ -68,7 +68,7 @@ PNG_PASSES = (
     [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)],
 )
 PNG_METADATA = re.compile(rb"[a-z](?!LTE|RNS)")  # PNG chunks with these names do not change pixels
-MARKER = re.compile(rb"\xff+([\x02-\xcf\xd9-\xfe])")  # matches the marker of a JPEG segment, or of the image's end
+MARKER = re.compile(rb"\xff+([\x02-\xcf\xd9-\xfe])")  # matches a JPEG marker: of a segment, or of the end (EOI)
 
 
 class BadImage(Exception):
@@ -218,11 +218,11 @@ def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> tuple[Pixels | N
 
 
 def _mended_jpeg(content: bytes, mode: str) -> bytes:
-    """Remove harmless faults from a JPEG file.  libjpeg reports only the first fault, even if the next is serious."""
+    """Remove harmless JPEG faults.  libjpeg reports only the first fault, even if a later fault is serious."""
     # JFIF version and colour transform are made valid.  Metadata, stray bytes and zeros after pixels are removed.
-    parts, place, missing = [content[:2]], 2, {(0, 0)}  # `missing`: incomplete DCT coefficients (channel, number)
+    parts, place, missing = [content[:2]], 2, {(0, 0)}  # `missing`: (channel, number) of incomplete DCT coefficients
     transform, strays = b"\2" if mode == "CMYK" else b"\1", list[bytes]()  # libjpeg's default colour transform
-    tables, used = set[int](), set[int]()  # numbers of Huffman tables; libjpeg may use another table for a missing one
+    tables, used = set[int](), set[int]()  # numbers of Huffman tables; libjpeg may replace a missing table by another
     while (found := MARKER.search(content, place)) and found[1] != b"\xd9":
         strays.append(content[place : found.start()])
         place = found.end() + int.from_bytes(content[found.end() : found.end() + 2])
@@ -246,11 +246,11 @@ def _mended_jpeg(content: bytes, mode: str) -> bytes:
             pixels, place = content[place:end].rstrip(b"\0"), end
             parts.append(pixels + b"\0" * pixels.endswith(b"\xff"))  # in JPEG pixel data, a byte ff is stored as ff 00
     strays.append(content[place : found.start() if found else None])
-    # Stray bytes may follow a lost marker: they are pixels, or a table, which begins with its size of 19 bytes or more.
+    # If a marker is lost, stray bytes may be pixels or a table.  A table begins with its own size, at least 19 bytes.
     sizes = (int.from_bytes(one[at : at + 2]) == len(one) - at for one in strays for at in range(len(one) - 18))
     if any(sizes) or not used <= tables or (missing and b"".join(strays).strip(b"\0\xff")):
         return content
-    # A missing end marker is added if `missing` is empty.  libjpeg still reports an error if the last scan is cut off.
+    # A missing end marker is added if all DCT coefficients are complete.  libjpeg still reports a last scan cut short.
     return b"".join([*parts, b"\xff\xd9" * (found is not None or not missing)])
 
 
@@ -264,7 +264,7 @@ def _orientation(info: dict[Any, Any]) -> Any:
         if ORIENTATION_TAG in found:
             return found[ORIENTATION_TAG]
         text = info.get("xmp", xmp).replace(b"\0", b"").decode("latin-1")  # it may be UTF-16
-        # XML entities could fill the memory, but can't be defined inside of an element, so the text is put into one.
+        # XML entities could fill the memory.  They can't be defined in an element, so the text is put into an element.
         root = ElementTree.fromstring(f'<_ xmlns:tiff="{TIFF}">{re.sub("<[?]xml .*?[?]>", "", text)}</_>')  # noqa: S314
         tag = f"{{{TIFF}}}Orientation"
         values = (one.get(tag, one.text) for one in root.iter() if tag in (one.tag, *one.keys()))
@@ -332,7 +332,7 @@ def load_image(file: ImageFile, resolution: int, channels: int, crop: str) -> tu
 
 
 def usable_side(width: int, height: int, crop: str) -> int:
-    """Compute the largest resolution that `load_image` accepts for images of this size, which are never enlarged."""
+    """Compute the largest resolution that `load_image` accepts for images of this size; no image is enlarged."""
     return max(width, height) if crop == "pad" else min(width, height)
 
 

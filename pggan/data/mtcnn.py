@@ -67,7 +67,7 @@ def search(image: Image.Image) -> Tensor:
 
 
 def refined(image: Tensor, boxes: Tensor, network: Network) -> tuple[Tensor, Tensor]:
-    """Drop boxes in which `network` sees no face, and correct the others; returns boxes [N, 4], landmarks [N, 5, 2]."""
+    """Drop boxes in which `network` sees no face, and refine the others; returns boxes [N, 4], landmarks [N, 5, 2]."""
     middle, half = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]).amax(1, keepdim=True) / 2
     boxes = torch.cat([middle - half, middle + half], 1)  # each box becomes a square
     crops = roi_align(image, [boxes], network.side, sampling_ratio=2, aligned=True)
@@ -105,7 +105,7 @@ def outputs(network: Network, images: Tensor) -> list[Tensor]:
 
 @lru_cache
 def weights(network: Network) -> list[Tensor]:
-    """Load the weights of a network, layer by layer; raises UserError if the packages of `pggan[faces]` are missing."""
+    """Load a network's weights, first layer first; raises UserError if the packages of `pggan[faces]` are missing."""
     try:
         import joblib
 

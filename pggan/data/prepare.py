@@ -32,7 +32,7 @@ from pggan.data.writer import Layout, write_index
 
 REPORT_FILE = "report.json"  # this file in the dataset lists the images that were left out
 SHEET_FILE = "faces.png"  # this picture in the dataset shows the faces that crop=faces cut out
-SHEET_COLUMNS, SHEET_IMAGES, SHEET_TILE = 24, 576, 64  # in SHEET_FILE, a face is SHEET_TILE pixels wide
+SHEET_COLUMNS, SHEET_IMAGES, SHEET_TILE = 24, 576, 64  # SHEET_FILE: columns, maximum faces, width of a face in pixels
 SMALL_SHARE = 0.1  # with crop=faces, at most this share of the faces is smaller than the default resolution
 
 
@@ -61,7 +61,7 @@ def run(config: PrepareConfig) -> int:
         print(f"{pyramid.path / SHEET_FILE} shows the faces.")
         words += ["init_from=pretrained:portraits64"] * (pyramid.resolution >= 64)  # trained weights save training time
     places, run_dir = {"data.path": pyramid.path}, Path("outputs", pyramid.path.name)
-    places |= {} if run_dir.exists() else {"run_dir": run_dir}  # an existing folder may be another run's
+    places |= {} if run_dir.exists() else {"run_dir": run_dir}  # an existing folder may belong to another run
     print(next_command("train", *words, **places))
     return 0
 
@@ -94,7 +94,7 @@ def training_pyramid(
 ) -> Path:
     """Return the dataset directory for training up to `resolution`; a missing dataset is made in the folder `cache`.
 
-    `path` is a dataset, a folder, an archive or torchvision:NAME.  None means a dataset of `count` cartoon faces.
+    `path` is a dataset, a folder, an archive or torchvision:NAME; None gives a dataset of `count` cartoon faces.
     """
     if path is None:
         cached = Path(cache, f"avatars-{STYLE}-{count}-{resolution}px")
@@ -114,7 +114,7 @@ def training_pyramid(
 
 
 def digest_of(source: Source, options: Options) -> str:
-    """Return the SHA-256 of options, label file, landmarks file, and each image's name and stamp (such as its size)."""
+    """Return the SHA-256 of options, label and landmarks files, and each image's name and `stamp`, such as its size."""
     tables = [Path(path) for path in (options.landmarks, options.labels) if isinstance(path, str)]
     inside = [source.table] if options.labels is True and source.table is not None else []
     files = [(entry.name, entry.stamp) for entry in [*source.entries, *inside]]
@@ -130,7 +130,7 @@ def _make(source: Source, destination: Path, options: Options, digest: str, work
         found = examine(source, pool)
         resolution = top_level(found, options)
         found.refuse(options.on_bad)
-        classes_of(options.labels, source, found.good())  # raises an error before the slow part
+        classes_of(options.labels, source, found.good())  # raises UserError for bad labels before the slow decoding
         with _alone(destination):
             if os.path.lexists(destination):
                 return
@@ -199,7 +199,7 @@ _photograph = lru_cache(maxsize=1)(decode)  # cached, because several faces may 
 
 
 def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, list[str] | str]:
-    """Write an image to the shards; returns (name of the image file, list of remarks or the message of an error)."""
+    """Write an image to the shards; returns (file name, remarks) or, for a bad image, (file name, error message)."""
     slot, entry = item
     try:
         if entry.face is None:

@@ -3,7 +3,7 @@
 A dataset is a directory of N images with C channels:
 
     index.json          lists the files below with their checksums, and is written last
-    r0032-00000.bin     the first shard of the images at resolution 32, uint8 [N, 32, 32, C]
+    r0032-00000.bin     the first shard at resolution 32, with n of the N images: uint8 [n, 32, 32, C]
     labels.bin          int64 little endian [N], only when there are classes
 
 Lower resolutions are block averages of the highest resolution, rounded half up.
@@ -27,7 +27,7 @@ from pggan.core.process import available_cores
 from pggan.core.text import command_line
 
 INDEX_FILE = "index.json"
-PREPARE_AGAIN = "Delete this dataset, then prepare or copy it again. Training remakes a dataset in data.cache=."
+PREPARE_AGAIN = "Delete this dataset, then prepare or copy it again. Training prepares missing datasets in data.cache=."
 FORMAT, VERSION = "pggan-pyramid", 1
 SHARD_BYTES = 2**30  # largest size of a shard; fixed, so that the same images always make the same files
 LABELS_FILE, LABEL_BYTES = "labels.bin", 8
@@ -57,13 +57,13 @@ def shard_name(level: int, number: int) -> str:
 
 
 def is_pyramid(path: Path) -> bool:
-    """Return whether the directory `path` is a dataset, maybe damaged.  index.json alone may be another program's."""
+    """Return whether `path` is a dataset, even a damaged one: it has a shard at 4x4, or index.json names the format."""
     index = path / INDEX_FILE
     return (path / shard_name(MIN_RESOLUTION, 0)).is_file() or (index.is_file() and FORMAT in index.read_text("latin1"))
 
 
 def shards_of(level: int, channels: int, images: int) -> Iterator[StoredFile]:
-    """Yield a StoredFile, without checksum, for each shard of a dataset of `images` images at resolution `level`."""
+    """Yield a StoredFile, without checksum, for each shard at resolution `level` of a dataset of `images` images."""
     most = images_per_shard(level, channels)
     for number, first in enumerate(range(0, images, most)):
         count = min(most, images - first)
@@ -110,7 +110,7 @@ def parse_index(content: bytes) -> Index:
         images, channels, resolution = (raw[name] for name in ("images", "channels", "resolution"))
         names = None if raw["class_names"] is None else [str(name) for name in raw["class_names"]]
         levels: dict[int, list[StoredFile]] = {}
-        for level in resolutions_between(MIN_RESOLUTION, resolution):  # only checksums are taken from the file
+        for level in resolutions_between(MIN_RESOLUTION, resolution):  # file names and sizes are computed, not read
             pairs = zip(shards_of(level, channels, images), raw["levels"][str(level)], strict=True)
             levels[level] = [replace(shard, sha256=str(given["sha256"])) for shard, given in pairs]
         labels = StoredFile(LABELS_FILE, images, LABEL_BYTES * images, "")
@@ -175,7 +175,7 @@ class ImagePyramid:
         self._index = index
         digests = {level: [shard.sha256 for shard in shards] for level, shards in index.levels.items()}
         labels = index.labels_file and index.labels_file.sha256
-        known = [index.images, index.channels, digests, labels]  # older versions added class names, or took `content`
+        known = [index.images, index.channels, digests, labels]  # older versions hashed class names, too, or `content`
         former = json.dumps(known).encode(), json.dumps([*known, index.class_names]).encode(), content
         self.fingerprint, *self.former_fingerprints = (hashlib.sha256(each).hexdigest() for each in former)
         self.images, self.channels, self.resolution = index.images, index.channels, index.resolution
@@ -211,7 +211,7 @@ class ImagePyramid:
         return images
 
     def verify(self, resolutions: Iterable[int] | None = None) -> None:
-        """Compare labels and images at `resolutions` (None: all) with the checksums; raises UserError if any differ."""
+        """Check the SHA-256 of labels and of images at `resolutions` (None: all); raises UserError if any differ."""
         files = self._index.files(self.resolutions if resolutions is None else resolutions)
         for stored, digest in zip(files, checksums(self.path, files), strict=True):
             if digest != stored.sha256:

@@ -57,7 +57,7 @@ class RealBatches:
     def batch(self, phase: Phase, rng: StepRng) -> Reals:
         """Return this rank's part of the next batch, with one-hot labels if the training uses labels."""
         mine = self.indices(phase.batch)
-        if phase.batch not in self._on_device:  # a copy in each step would make the CPU wait for the GPU
+        if phase.batch not in self._on_device:  # cached: a copy in each step would make the CPU wait for the GPU
             self._on_device[phase.batch] = torch.from_numpy(mine).to(self.device)
         positions = self._on_device[phase.batch]
         shown = indices_at(self.seed, rng.images, phase.batch, self.pyramid.images)[mine]

@@ -39,7 +39,7 @@ class Findings:
         if bad == total or (bad and on_bad == "stop"):
             remedy = "Repair or remove these files, or leave them out with on_bad=report."
             if bad == total:
-                remedy = "Give other images, or repair damaged ones."
+                remedy = "Give other images, or repair damaged images."
                 if any("smaller than" in reason for reason in self.reasons.values()):
                     remedy += " Or give a smaller max_resolution= (in training: schedule.final_resolution=)."
             raise UserError("\n".join([f"{bad} of {total} images cannot be used:", *_lines(self._bad())]), remedy)
@@ -103,13 +103,13 @@ def with_found_faces(source: Source, workers: Workers) -> Source:
     from pggan.data import mtcnn  # importing torch takes seconds
 
     for network in mtcnn.NETWORKS:
-        mtcnn.weights(network)  # if a package is missing, this raises UserError before a worker process needs it
+        mtcnn.weights(network)  # if a package is missing, this raises UserError before the workers need the package
     found = workers.in_order("Finding faces", faces_of, source.in_reading_order())
     return replace(source, entries=list(chain.from_iterable(found)))
 
 
 def faces_of(entry: Entry) -> list[Entry]:
-    """Return one Entry per face in a photograph, largest first; if no face is found, one Entry with a `problem`."""
+    """Return an Entry per face in a photograph, the largest face first; without a face, an Entry with a `problem`."""
     import torch
 
     from pggan.data.mtcnn import find_faces

@@ -57,7 +57,7 @@ class Source:
     def __post_init__(self) -> None:
         if not self.entries:
             problem = f"There are no images in {self.description['name']}. Other files: {self.others or 'none'}."
-            unpack = "A prepared data set has to be unpacked. Give the folder that holds its index.json."
+            unpack = "Unpack a prepared data set, and give the folder that holds its index.json."
             kinds = f"Images are files ending in {', '.join(EXTENSIONS)}."
             raise UserError(problem, unpack if ".bin" in self.others else kinds)
         # macOS may store ü as u and a combining mark.  The order must not depend on this, so names are normalized.
@@ -71,7 +71,7 @@ class Source:
 
 
 def source_of(description: dict[str, object], files: Iterable[Entry]) -> Source:
-    """Select the image files that are not hidden.  A file's class is its first folder below the common folder."""
+    """Select images that are not hidden.  A file's class is its first folder below the folder shared by all files."""
     # Of several files with the same name in an archive, the last one counts, as after unpacking.
     given = {str(PurePosixPath(file.name)): file for file in files}
     named = {name.translate(LATIN_1): file for name, file in given.items()}
@@ -97,7 +97,7 @@ def _files_below(path: Path) -> Iterator[Entry]:
     root = Path(os.path.realpath(path))
     for folder, subfolders, names in os.walk(path, onerror=_refuse):
         is_run = "config.yaml" in names and not {"checkpoints", "samples"}.isdisjoint(subfolders)
-        if Path(folder) != path and (is_run or is_pyramid(Path(folder))):  # skips pictures that pggan has made
+        if Path(folder) != path and (is_run or is_pyramid(Path(folder))):  # skips pictures in runs and datasets
             subfolders[:], names[:] = [], []
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         links = [name for name in subfolders if Path(folder, name).is_symlink()]
@@ -147,7 +147,7 @@ def archive_source(path: Path) -> Source:
 
 
 def _is_zip(path: Path) -> bool:
-    return zipfile.is_zipfile(path) and not tarfile.is_tarfile(path)  # a tar whose last file is a zip passes is_zipfile
+    return zipfile.is_zipfile(path) and not tarfile.is_tarfile(path)  # is_zipfile accepts a tar that ends with a zip
 
 
 def _zipped(path: Path) -> Iterator[Entry]:
@@ -159,7 +159,7 @@ def _zipped(path: Path) -> Iterator[Entry]:
             with suppress(UnicodeError):
                 if not member.flag_bits & 0x800:  # some programs write UTF-8 names without the UTF-8 flag
                     raw = name.encode("cp437")
-                    # Info-ZIP's field: "up", the size of the rest, the byte 1, the CRC-32 of `raw`, the name in UTF-8.
+                    # Info-ZIP's path: "up", the size of the rest, the byte 1, the CRC-32 of `raw`, the name in UTF-8.
                     before, _, after = member.extra.partition(b"\1" + crc32(raw).to_bytes(4, "little"))
                     raw = after[: int.from_bytes(before[-2:], "little") - 5] if before[-4:-2] == b"up" else raw
                     name = raw.decode()
@@ -203,7 +203,7 @@ class _Tar(tarfile.TarFile):
         self.close()
 
 
-@lru_cache(maxsize=4)  # `changed`, the modification time, makes the cache open a changed archive again
+@lru_cache(maxsize=4)  # `changed` is the modification time: the cache opens a changed archive again
 def _opened(path: Path, changed: int) -> Any:
     return zipfile.ZipFile(path) if _is_zip(path) else _Tar.open(path)
 

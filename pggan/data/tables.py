@@ -30,7 +30,7 @@ NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?", re.IGNORECASE)
 
 
 def with_landmarks(source: Source, path: Path) -> Source:
-    """Add landmarks from a JSON file {name: points in pixels of the upright image}; an image without points is bad."""
+    """Add landmarks from a JSON file {name: points in pixels of the upright image}; images without points are bad."""
     with _refused(f"landmarks={path}", '{"a.jpg": [[x, y], …]} with 4, 5 or 68 points'):
         given = parse_json(path.read_bytes())
         listed = {name: landmarks_from(points, name) for name, points in given.items() if points}  # null: no face
@@ -55,7 +55,7 @@ def plain(name: str) -> str:
 
 
 def matched(listed: Mapping[str, Value], names: Sequence[str]) -> dict[str, Value]:
-    """Return {name: value} for the `names` that have a value in `listed`; `plain` normalizes the names first."""
+    """Look `names` up in `listed`, and return {name: value} for all found; the function `plain` normalizes names."""
     table = {plain(name): value for name, value in listed.items()}
     return {name: table[plain(name)] for name in names if plain(name) in table}
 
@@ -63,7 +63,7 @@ def matched(listed: Mapping[str, Value], names: Sequence[str]) -> dict[str, Valu
 def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:
     """Return the sorted class names, and {file name: class index}.  Without labels, return (None, {}).
 
-    `labels` says where classes come from: the path of a table; True: dataset.json or else folders; False: no labels.
+    `labels` is the path of a table, True (classes from dataset.json or else from folder names), or False (no labels).
     """
     if labels is False:
         return None, {}

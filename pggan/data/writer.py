@@ -71,7 +71,7 @@ def write_index(
 
 
 def block_sums(image: NDArray[Any], resolution: int, kind: type[np.unsignedinteger[Any]] = np.uint32) -> NDArray[Any]:
-    """Sum blocks of pixels: [H, W, C] to [resolution, resolution, C]; `resolution` divides H and W."""
+    """Sum blocks of pixels: [H, W, C] to [resolution, resolution, C]; H and W are multiples of `resolution`."""
     height, width, channels = image.shape
     tall, wide = height // resolution, width // resolution
     rows = np.add(image[0::tall], image[1::tall] if tall > 1 else 0, dtype=kind)
@@ -99,7 +99,7 @@ def block_mean(image: Images, resolution: int) -> Images:
 
 
 def all_levels(image: Images, resolution: int = MIN_RESOLUTION) -> list[Images]:
-    """Return the image [R, R, C] and its block averages with sides R/2, R/4 … `resolution`, rounded only once."""
+    """Return the image [R, R, C] and its block averages with sides R/2, R/4 … `resolution`, rounded from exact sums."""
     levels, sums, bits = [np.ascontiguousarray(image)], image, 0  # a block holds 2^bits pixels
     while len(sums) > resolution:
         # The sum of up to 256 uint8 pixels, plus 128 for rounding, fits into uint16, which is twice as fast as uint32.

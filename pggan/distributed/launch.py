@@ -1,7 +1,7 @@
-"""Starts the ranks of a command with torchrun, which restarts all ranks if one fails or is killed.
+"""Starts the ranks (processes) of a command with torchrun, which restarts all ranks if a rank fails or is killed.
 
-`killed_if_stopped` kills a rank's process that SIGSTOP has stopped for too long.  `ProcessGroup.end_if_stalled` and
-timeouts of collectives end a process that runs but makes no progress.
+The function `killed_if_stopped` kills a rank that SIGSTOP has stopped for too long.  A rank that runs but makes no
+progress is ended by the method `ProcessGroup.end_if_stalled` or by the timeout of a collective.
 """
 
 import json
@@ -24,10 +24,10 @@ from pggan.core.process import PARENT_VARIABLE, TASK_VARIABLE, environment, sign
 LOOPBACK = "127.0.0.1"  # used instead of the name `localhost`, which some containers can't resolve
 RENDEZVOUS_SECONDS = 300  # All ranks have to connect within 300 seconds.
 RANKS_VARIABLE = "PGGAN_RANKS"  # This environment variable holds the path of a folder that launcher and ranks share.
-IGNORED = "SIGURG"  # `launch` handles signals, so torchrun is told to handle only SIGURG, which nobody sends.
+IGNORED = "SIGURG"  # The function `launch` handles signals; torchrun handles only SIGURG, which nobody sends.
 ENDED = "ended"  # The file `ended` has the command's exit code; once the file exists, no rank is restarted.
-# Each rank has a guard process, which runs this program: it kills a rank that sends no byte for `timeout` seconds.
-# The program counts seconds itself, because a clock also counts the time while the machine is suspended.
+# Each rank has a guard process, which runs GUARD and kills the rank if the rank sends no byte for `timeout` seconds.
+# GUARD counts seconds itself, because a clock would also count the time while the machine is suspended.
 GUARD = """
 import os, select, signal, sys
 rank, timeout, silent = int(sys.argv[1]), float(sys.argv[2]), 0
@@ -55,8 +55,8 @@ def launch(
 ) -> int:
     """Run a command with `count` ranks on this machine, and pass signals on to the ranks; returns the exit code.
 
-    After a failure or a signal, `then()` returns a text that tells the user how to go on.  Raises UserError if this
-    machine does not find the other machines of the run, or loses the connection to them.
+    The function `then` returns a text that tells the user how to go on after a failure or a signal.  Raises UserError
+    if this machine does not find the other machines of the run, or loses the connection to the other machines.
     """
     with tempfile.TemporaryDirectory(prefix="pggan-") as folder:
         ended = Path(folder, ENDED)
@@ -157,8 +157,8 @@ def meeting_place(endpoint: str) -> tuple[str, bool | None]:
             with socket.create_connection((host, int(port)), timeout=5) as way:
                 return way.getsockname()[0], False
         except OSError:
-            with suppress(OSError), socket.create_server((host, int(port))):  # Other machines can't listen at `host`.
-                # If `host` is LOOPBACK, this machine may run several launchers, and torchrun chooses one as the host.
+            with suppress(OSError), socket.create_server((host, int(port))):  # fails unless `host` is this machine.
+                # At LOOPBACK, there may be several launchers; torchrun chooses which launcher hosts the rendezvous.
                 return host, None if host == LOOPBACK else True
             if time.monotonic() > end:
                 raise
@@ -175,7 +175,7 @@ def killed_if_stopped(timeout: float) -> Iterator[None]:
 
     def beat() -> None:
         while not over.wait(1):
-            with suppress(OSError):  # If the second process was killed, `write` fails.
+            with suppress(OSError):  # `os.write` fails if the second process was killed.
                 os.write(pipe, b".")
 
     thread = Thread(target=beat, name="heartbeat", daemon=True)

@@ -26,18 +26,18 @@ from pggan.core.devices import device_of_rank, synchronize
 from pggan.core.errors import EXIT_PEER_LOST, EXIT_USER_ERROR, UserError
 from pggan.distributed.launch import RENDEZVOUS_SECONDS
 
-STEP_TIMEOUT = timedelta(minutes=30)  # longest wait for gradients, which a slow interconnect or an evaluation delays
+STEP_TIMEOUT = timedelta(minutes=30)  # longest wait for gradients; evaluations and slow interconnects delay gradients
 CONTROL_TIMEOUT = timedelta(days=1)  # Ranks wait while one rank prepares the data, which can take hours.
 ROUND, KEPT, POLL_SECONDS = "round", "kept", 0.1
 # A GPU counts as hung if a training step, without evaluations and checkpoints, takes more than 300 seconds.
 STALL_SECONDS = 300
-MAX_STEPS_IN_FLIGHT = 8  # At most this many steps are in the GPU's queue, because a checkpoint waits for all of them.
+MAX_STEPS_IN_FLIGHT = 8  # At most this many steps are in the GPU's queue, because a checkpoint waits for all these.
 T = TypeVar("T")
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class PeerLost(Exception):
-    """All ranks have to restart, because a rank was lost during a collective, or only one rank failed in a step."""
+    """All ranks have to restart, because a rank was lost during a collective, or a step failed on one rank only."""
 
 
 class RemoteUserError(Exception):
@@ -46,7 +46,7 @@ class RemoteUserError(Exception):
 
 @dataclass(frozen=True)
 class RankInfo:
-    """The rank of a process and the number of ranks, in the run and on one machine."""
+    """The rank of a process and the number of ranks, in the whole run and (`local_…`) on the machine of the process."""
 
     rank: int
     world_size: int
@@ -55,7 +55,7 @@ class RankInfo:
 
 
 def rank_from_environment() -> RankInfo | None:
-    """The rank in torchrun's environment variables; None if one of these variables is not set."""
+    """The RankInfo from torchrun's environment variables; None if a variable of RANK_VARIABLES is not set."""
     if not os.environ.keys() >= {*RANK_VARIABLES}:
         return None
     return RankInfo(*(int(os.environ[name]) for name in RANK_VARIABLES[:4]))
@@ -65,7 +65,7 @@ class ProcessGroup:
     """The ranks of a run; each method that communicates has to be called on all ranks, in the same order."""
 
     def __init__(self, info: RankInfo, device: torch.device, control: Any, group: Any = None, kept: Any = None) -> None:
-        """Args: control: sends Python objects (None: one rank); group: sends tensors; kept: the groups' store."""
+        """Torch groups for objects (`control`; None: one rank) and tensors (`group`); `kept`: the store of `keep`."""
         self.rank, self.world_size = info.rank, info.world_size
         self.local_rank, self.local_world_size = info.local_rank, info.local_world_size
         self.device, self.is_main = device, info.rank == 0
@@ -144,7 +144,7 @@ class ProcessGroup:
                 work.wait()
 
     def keep(self, values: dict[str, Any]) -> None:
-        """Add `values` to the dictionary that `kept` returns on all ranks; restarts of the ranks do not clear it."""
+        """Add `values` to the dictionary that the method `kept` returns on all ranks, even after the ranks restart."""
         self._kept.append(KEPT, f"{json.dumps(values)}\n")
 
     def kept(self) -> dict[str, Any]:
@@ -247,8 +247,8 @@ class ProcessGroup:
 def agreed_prefix(store: Any, info: RankInfo, seconds: float) -> str:
     """Agree with all ranks on a new prefix for keys in `store`, which may still contain keys from before a restart.
 
-    Ranks other than 0 write their random ids again and again, because rank 0 first deletes old ids.  Then rank 0
-    publishes all ids; its own id is the prefix.  The other ranks wait until their own ids are published.
+    Rank 0 first deletes the ids in the store, so each other rank writes its random id again and again.  Then rank 0
+    publishes all ids; the id of rank 0 is the prefix.  Each other rank waits until the published ids include its own.
     """
     own, others = uuid4().hex, [f"rank-{rank}" for rank in range(1, info.world_size)]
     if info.rank == 0:
@@ -266,7 +266,7 @@ def agreed_prefix(store: Any, info: RankInfo, seconds: float) -> str:
 
 
 def run_distributed(info: RankInfo, devices: str, run: Callable[[ProcessGroup], int]) -> int:
-    """Connect this rank, choose its device among `devices`, and call `run`; returns the exit code."""
+    """Connect this rank, choose its device by the setting `devices`, and call `run`; returns the exit code."""
     group = ProcessGroup.connect(info, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     try:
         with group.collective_errors():

@@ -67,7 +67,7 @@ A seed always gives the same image. `generator.safetensors` holds no code.
 
 
 def run(config: ExportConfig) -> int:
-    """Export the generator that `config` names; returns the exit code."""
+    """Export the generator that `config.run` names, in the format `config.format`; returns the exit code."""
     given, out = load(config.run, "cpu", config.checkpoint), Path(config.out)
     settings = given.settings(resolution=config.resolution, alpha=config.alpha)
     stated = provenance(config) | {"resolution": settings.resolution, "alpha": float(settings.alpha)}
@@ -78,7 +78,7 @@ def run(config: ExportConfig) -> int:
     if is_file:
         out.parent.mkdir(parents=True, exist_ok=True)
     elif out.exists() and (not out.is_dir() or any(out.iterdir()) or out.is_mount() or out.samefile("")):
-        remedy = "Name a new or empty directory that is not the working directory, or first remove what is there."
+        remedy = "Set out= to a new or empty directory (not the working directory), or first remove the files in out=."
         raise UserError(f"out={out} exists.", remedy)
     match config.format:
         case "safetensors":
@@ -94,7 +94,7 @@ def run(config: ExportConfig) -> int:
             print(f"{what}; pixels (-1 to 1) differ from PyTorch's by up to {difference:.1e}")
             labels = f" and one-hot labels [N, {generator.num_classes}]" if generator.num_classes else ""
             latents = f"latents [N, {generator.latent_size}] from N(0, 1){labels}"
-            print(f"{NEXT} give the file to another program, with {latents}")
+            print(f"{NEXT} run the file in another program, such as ONNX Runtime, on {latents}")
         case "hf":
             write_folder(generator, out, mark_line(config.marks, config.run, f"seeds={SEEDS}"))
             print(f"{out}: a folder with weights, configuration, sample images and a model card")
@@ -120,7 +120,7 @@ def naming_the_extra() -> Iterator[None]:
 
 
 def provenance(config: ExportConfig) -> dict[str, Any]:
-    """Return config's licence and data statement, if they are given; raises UserError for a malformed licence."""
+    """Return the licence and the statement on training data in `config`; raises UserError for a malformed licence."""
     if config.license is not None and not re.fullmatch(r"[\w.+-]+", config.license):  # The licence goes into YAML.
         remedy = "Give a licence's identifier on Hugging Face, or license=other with an explanation in data_statement=."
         raise UserError(f"license={config.license} is not the identifier of a licence.", remedy)
@@ -128,7 +128,7 @@ def provenance(config: ExportConfig) -> dict[str, Any]:
 
 
 def write_folder(generator: TrainedGenerator, folder: Path, mark: str | None = None) -> None:
-    """Write a generator's weights, configuration, sample images and model card to `folder`: all files or none."""
+    """Atomically write a folder with a generator's weights, configuration, sample images and model card."""
     samples = contact_sheet(generator.render(generator.latents(SEEDS)), COLUMNS, generator.resolutions[-1])
     with atomic_directory(folder) as temporary:
         save_generator(generator.loaded, temporary / GENERATOR_FILE)
@@ -139,10 +139,10 @@ def write_folder(generator: TrainedGenerator, folder: Path, mark: str | None = N
 
 
 def from_pretrained(name: str | Path, *, revision: str | None = None, device: str = "auto") -> TrainedGenerator:
-    """Load a generator from a folder of `pggan export format=hf`, or from a repository USER/NAME of Hugging Face.
+    """Load a generator from a folder that `pggan export format=hf` wrote, or from a Hugging Face repository USER/NAME.
 
     Args: revision: a branch, tag or commit of the repository; device: auto, cpu, cuda or mps.
-    Raises UserError if there is no such folder or repository, or no valid generator.
+    Raises UserError if there is no such folder or repository, or if it holds no valid generator file.
     """
     if Path(name).is_dir():
         return load(name, device)
@@ -150,7 +150,7 @@ def from_pretrained(name: str | Path, *, revision: str | None = None, device: st
         from huggingface_hub import errors, hf_hub_download
     try:
         path = hf_hub_download(str(name), GENERATOR_FILE, revision=revision)
-        with suppress(OSError, errors.HfHubHTTPError):  # the Hub counts downloads of config.json, which may be missing
+        with suppress(OSError, errors.HfHubHTTPError):  # optional file: the Hub counts downloads of config.json
             hf_hub_download(str(name), "config.json", revision=revision)
     except (OSError, ValueError, errors.HfHubHTTPError) as error:
         remedy = "Give a folder that `pggan export format=hf` has written, or USER/NAME of a repository on the Hub."
@@ -159,7 +159,7 @@ def from_pretrained(name: str | Path, *, revision: str | None = None, device: st
 
 
 def model_card(generator: TrainedGenerator, name: str) -> str:
-    """Return a README.md for Hugging Face with facts about the generator."""
+    """Return the text of a generator's model card, which is the file README.md on Hugging Face."""
     return CARD.format(
         g=generator,
         a=generator.network.architecture,

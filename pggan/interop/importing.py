@@ -23,8 +23,8 @@ from pggan.networks.networks import Discriminator, Generator, count_parameters
 from pggan.sampling.files import check_output
 
 Array = npt.NDArray[Any]
-# Layer names in the generator or, in constants ending in _D, in the discriminator.  `number` is 0 at 4x4, 1 at 8x8 and
-# so on.  `detail` is 0 at the highest resolution, 1 at the next lower resolution and so on.  `below` is `number` - 1.
+# Layer names of G or, in constants ending in _D, of D.  Placeholders: {side} is the layer's resolution.  {number} is 0
+# at 4x4, 1 at 8x8 and so on.  {below} is {number} - 1.  {detail} is 0 at the highest resolution, 1 at the next lower.
 OURS = ("stem.dense", "stem.conv", "blocks.{side}.up_conv", "blocks.{side}.conv", "to_rgb.{side}")
 OFFICIAL = ("4x4/Dense", "4x4/Conv", "{side}x{side}/Conv0", "{side}x{side}/Conv1", "ToRGB_lod{detail}")
 GAN_ZOO = ("formatLayer", "groupScale0.0", "scaleLayers.{below}.0", "scaleLayers.{below}.1", "toRGBLayers.{number}")
@@ -46,7 +46,7 @@ PRO_GAN_D = (
     *("layers.{detail}.conv_1", "layers.{detail}.conv_2", "layers.{detail}.conv_3"),
     *("layers.{detail}.conv_1", "layers.{detail}.conv_2", "from_rgb.{detail}.0"),
 )
-# The gains of pytorch_GAN_zoo and pro-gan-pth are larger than pggan's by these factors, in these layers only.
+# In these layers, weights of pytorch_GAN_zoo and pro-gan-pth have a gain that is larger than pggan's by this factor.
 GAINS = {"stem.dense": 4.0, "to_rgb.{side}": sqrt(2.0), "head.score": sqrt(2.0)}
 UNFIT = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RuntimeError)  # errors of malformed files
 # pggan's networks support only these values of other programs' settings.
@@ -65,12 +65,12 @@ class Foreign(NamedTuple):
 
     program: str
     averaged: LoadedGenerator  # averaged (EMA) G
-    others: dict[str, Generator | Discriminator]  # G and D by name, without networks that the import leaves out
-    notes: list[str]  # sentences about what the import leaves out
+    others: dict[str, Generator | Discriminator]  # "generator" (G without EMA) and "discriminator", if imported
+    notes: list[str]  # sentences about networks that could not be imported
 
 
 def run(config: ImportConfig) -> int:
-    """Convert networks of another program to a generator file; returns the exit code."""
+    """Convert another program's file `config.source` to a generator file `config.out`; returns the exit code."""
     source = Path(config.source)
     if not source.is_file():
         raise UserError(f"source={source} is no file.", "Name a .pkl file of the official networks, or a PyTorch file.")
@@ -129,7 +129,7 @@ def from_official(*networks: PickledNetwork) -> Foreign:
         resampling=Resampling.unfused if unfused else Resampling.fused,
         stddev_group=max(group, 1),
     )
-    # The official `lod` = (number of resolutions above the current one) + 1 - alpha (the new layers' fade-in weight).
+    # The official variable `lod` is the number of resolutions above the current resolution, plus 1 - (fade-in alpha).
     sides = generator.architecture.resolutions[::-1]
     detail = min(max(float(average["lod"]), 0.0), len(sides) - 1.0)
     averaged = LoadedGenerator(generator, sides[int(detail)], 1.0 - detail % 1, 0)
@@ -137,14 +137,14 @@ def from_official(*networks: PickledNetwork) -> Foreign:
 
 
 def from_gan_zoo(state: Mapping[str, Any], config: Any, raw: Any, d: Any) -> Foreign:
-    """Convert pytorch_GAN_zoo's state dicts of averaged G, G and D; `config` holds settings of the networks."""
+    """Convert pytorch_GAN_zoo's state dicts of averaged G (`state`), G (`raw`) and D; `config` holds their settings."""
     settings = config.state if isinstance(config, Instance) and isinstance(config.state, dict) else {}
     require_ours(settings)
 
     def layer(theirs: Mapping[str, Array], name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
         bias = theirs[f"{name}.bias"] * sqrt(2.0 / weight[0].size)  # pytorch_GAN_zoo scales biases like weights
-        if name == GAN_ZOO_D[0]:  # The minibatch stddev of 4 images divides by 3 in pytorch_GAN_zoo, by 4 in pggan.
+        if name == GAN_ZOO_D[0]:  # For 4 images, pytorch_GAN_zoo's minibatch stddev divides by 3 (N - 1), pggan's by 4.
             weight = np.concatenate([weight[:, :-1], weight[:, -1:] * sqrt(4 / 3)], 1)
         return weight, bias
 
@@ -156,14 +156,14 @@ def from_gan_zoo(state: Mapping[str, Any], config: Any, raw: Any, d: Any) -> For
 
 
 def from_pro_gan_pth(saved: Mapping[str, Any], raw: Any, d: Any) -> Foreign:
-    """Convert the averaged G, G and D of pro-gan-pth 3; each network is a dictionary with `conf` and `state_dict`."""
+    """Convert pro-gan-pth 3's averaged G (`saved`), G (`raw`) and D, each a dictionary with `conf` and `state_dict`."""
     for one in (saved, raw, d):  # pro-gan-pth normalises latents outside of G; pggan does so in G.
         require_ours(one.get("conf", {}) if isinstance(one, Mapping) else {})
 
     def layer(theirs: Mapping[str, Array], name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
         if name == "layers.0.conv_1" and "rgb_converters.0.weight" in theirs:
-            # For latents [N, Z, 1, 1], a transposed convolution [Z, C, 4, 4] equals pggan's dense layer [16 C, Z].
+            # On latents [N, Z, 1, 1], a transposed convolution's weight [Z, C, 4, 4] acts as a dense weight [16 C, Z].
             weight = weight.transpose(1, 2, 3, 0).reshape(-1, len(weight))
         return weight, theirs[f"{name}.bias"]
 
@@ -184,14 +184,14 @@ def require_ours(settings: Mapping[str, Any]) -> None:
 
 
 def reason(error: Exception) -> str:
-    """Return a clause in one line that says what is wrong with the file whose import raised `error`."""
+    """Return what is wrong with the file whose import raised `error`: a clause for a message, without line breaks."""
     if isinstance(error, TypeError | AttributeError):
         return "it holds no networks of a known program"
     return f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
 
 
 def tensors_of(state: Any) -> dict[str, Array]:
-    """Convert a state dict to {name: array}, and remove the `module` that DataParallel adds to names."""
+    """Convert a state dict to {name: NumPy array}; names lose the part `module`, which nn.DataParallel adds."""
     tensors = {name: one for name, one in state.items() if isinstance(one, torch.Tensor)} if state else {}
     return {
         ".".join(part for part in name.split(".") if part != "module"): value.detach().numpy()
@@ -207,10 +207,10 @@ def translated(
     num_classes: int = 0,
     **of_d: Any,
 ) -> tuple[Generator, dict[str, Generator | Discriminator], list[str]]:
-    """Convert weights to networks; returns averaged G, a dictionary of G and D, and notes on what is not imported.
+    """Convert weights to networks; returns averaged G, {"generator": G, "discriminator": D}, and notes on failures.
 
-    Args: names: the other program's layer names in G and in D; theirs: averaged G, G (or None) and D (or None), each as
-    {name: array}; layer: function that reads a layer's weight [out, in, …] and bias; of_d: Architecture's fields of D.
+    Args: names: the other program's layer names in G and in D; theirs: weights {name: array} of averaged G, G (or None)
+    and D (or None); layer: function that reads a layer's weight [out, in, …] and bias; of_d: fields of Architecture.
     """
     averaged, raw, d = theirs
     assert averaged is not None
@@ -241,7 +241,7 @@ def translated_state(
     layer: Callable[[Mapping[str, Array], str], tuple[Array, Array]],
     stem: Stem,
 ) -> dict[str, torch.Tensor]:
-    """Convert one network's arrays to a state dict; `ours` are pggan's layer names, `names` the other program's."""
+    """Convert one network's weights `theirs` to a state dict; `names` are the old layer names, `ours` are pggan's."""
     rgb, state = names[-1].partition("{")[0], dict[str, torch.Tensor]()
     count = sum(name.startswith(rgb) and name.endswith("weight") for name in theirs)
     for number in range(count):
@@ -262,7 +262,7 @@ def translated_state(
 def architecture_of(
     rgb: list[torch.Tensor], latent_size: int, stem: Stem, num_classes: int, **of_d: Any
 ) -> Architecture:
-    """Return the architecture that fits the to-RGB weights `rgb` (4x4 comes first); raises ValueError if none fits."""
+    """Return the Architecture that fits the to-RGB weights `rgb` (4x4 comes first); raises ValueError if none fits."""
     widths = [weight.shape[1] for weight in rgb]
     for stage, width in enumerate(widths, 1):
         architecture = Architecture(

@@ -26,10 +26,10 @@ from pggan.ops.fused import EPSILON, LEAKY_SLOPE
 from pggan.sampling.latents import mean_features
 
 CENTER = 4  # index of the center in a flattened 3x3 neighbourhood
-OPSET = 17  # operator set of 2022, which all current runtimes support, also in browsers
+OPSET = 17  # ONNX operator set of 2022, which all current ONNX runtimes support, also in browsers
 IR_VERSION = 8  # version of the ONNX file format that came with operator set 17
 TOLERANCE = 1e-4  # allowed difference from PyTorch's pixels in [-1, 1], about 1/80 of an 8-bit step
-# Networks with little training amplify rounding errors, so this multiple of PyTorch's rounding error is allowed.
+# Networks with little training amplify rounding errors, so up to 8 times PyTorch's own rounding error is allowed.
 ROUNDINGS = 8
 BATCHES = (1, 3)  # A graph has to accept any batch size, so images are compared at two batch sizes.
 Inputs = dict[str, Tensor]  # tensors by name: `latents` [N, Z], one-hot `labels` [N, L], `truncation` [1]
@@ -44,14 +44,14 @@ class Graph:
         self.weights: list[Any] = []
 
     def __call__(self, operator: str, *inputs: Any, name: str = "", **attributes: Any) -> str:
-        """Add a node, and return the name of its output; each of `inputs` is an output's name or a constant."""
+        """Add a node, and return the name of its output; each of `inputs` is a tensor's name or a constant's value."""
         names = [given if isinstance(given, str) else self.constant(given) for given in inputs]
         name = name or f"{operator}.{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, names, [name], name, **attributes))
         return name
 
     def constant(self, value: Any) -> str:
-        """Add a constant (a number as float32, a list as int64), and return the constant's name."""
+        """Add a constant to the graph (a float as float32, a list as int64), and return the constant's name."""
         kind = {float: np.float32, list: np.int64}.get(type(value))
         array = value.detach().numpy() if isinstance(value, Tensor) else np.array(value, kind)
         self.weights.append(numpy_helper.from_array(np.ascontiguousarray(array), f"weight.{len(self.weights)}"))
@@ -73,9 +73,9 @@ class Graph:
 def build(generator: LoadedGenerator, *, for_page: bool = False) -> tuple[bytes, float]:
     """Return the ONNX graph of a generator on the CPU, and the largest pixel difference from PyTorch's images.
 
-    Inputs: `latents` [N, Z]; if G has classes, one-hot `labels` [N, L]; for a web page (`for_page`), `truncation` [1].
-    The output is `images` [N, C, R, R] in about [-1, 1], at the generator's resolution and alpha.
-    Raises ArithmeticError if images differ too much, which is a bug of pggan, not a user's mistake.
+    The graph's inputs: `latents` [N, Z]; one-hot `labels` [N, L] if G has classes; `truncation` [1] if `for_page`.
+    The graph's output: `images` [N, C, R, R] in about [-1, 1], at the generator's resolution and alpha.
+    Raises ArithmeticError if the difference is too large; the cause is a bug of pggan, not a user's mistake.
     """
     network, side, alpha = generator.network, generator.resolution, generator.alpha
     a, graph = network.architecture, Graph()
@@ -121,7 +121,7 @@ def activated(graph: Graph, x: str) -> str:
 
 
 def convolved(graph: Graph, x: str, layer: Any, rescaling: Rescaling = Rescaling.same, side: int = 0) -> str:
-    """Add a 3x3 convolution with upsampling, blur and activation to the graph; `side` is the output's resolution."""
+    """Add the 3x3 convolution `layer`, with its upsampling, blur and activation; `side` is the output's resolution."""
     kernel, pads = fuse_resampling(layer.weight.detach(), rescaling, layer.scale), [1, 1, 1, 1]
     if rescaling is Rescaling.up:
         x = graph("ConvTranspose", x, kernel, layer.bias, strides=[2, 2], pads=pads)
@@ -147,7 +147,7 @@ def stem(graph: Graph, network: Generator) -> str:
 
 
 def images(graph: Graph, x: str, network: Generator, level: int, *, share: float = 1.0) -> str:
-    """Add the to-RGB layer of resolution `level` to the graph; `share` is the fade-in weight of its images."""
+    """Add the to-RGB layer of resolution `level` to the graph; the fade-in weight `share` multiplies the RGB images."""
     layer: Any = network.to_rgb[str(level)]
     linear = 1.0 if network.passes else share
     x = graph("Conv", x, layer.weight.detach() * (layer.scale * linear), layer.bias.detach() * linear)
@@ -155,7 +155,7 @@ def images(graph: Graph, x: str, network: Generator, level: int, *, share: float
 
 
 def bilateral(graph: Graph, x: str, network: Generator, side: int) -> str:
-    """Add the bilateral filter of `Generator.images` to the graph, for images [N, C, R, R] with R = `side`."""
+    """Add the bilateral filter of Generator's method `images` to the graph, for images [N, C, R, R] with R = `side`."""
     channels = network.architecture.channels
     others = torch.eye(9)[[place for place in range(9) if place != CENTER]]  # [8, 9]
     inside = F.conv2d(torch.ones(1, 1, side, side), others.view(8, 1, 3, 3), padding=1)[0]  # [8, R, R]
@@ -172,7 +172,7 @@ def bilateral(graph: Graph, x: str, network: Generator, side: int) -> str:
 
 
 def truncated(graph: Graph, features: str, network: Generator) -> str:
-    """Add truncation to the graph: the input `truncation` (1: no effect) pulls features to their class's mean."""
+    """Add the truncation trick to the graph: if its input `truncation` is below 1, features move to the class mean."""
     num_classes = network.architecture.num_classes
     centers = torch.cat([mean_features(network, label) for label in (range(num_classes) if num_classes else [None])])
     center: Any = centers
@@ -191,9 +191,9 @@ def inputs_of(network: Generator, count: int) -> Inputs:
 def largest_difference(
     network: Generator, resolution: int, alpha: float, exported: Callable[[Inputs], Tensor]
 ) -> float:
-    """Return the largest difference between pixels of the graph `exported` and of the network.
+    """Return the largest difference between pixels of `exported`, which runs the ONNX graph, and of PyTorch's network.
 
-    Raises ArithmeticError if this difference is above TOLERANCE, and above ROUNDINGS * (the network's rounding error).
+    Raises ArithmeticError if the difference exceeds both TOLERANCE and ROUNDINGS * (PyTorch's float32 rounding error).
     """
     differences, allowed, exact = [], TOLERANCE, deepcopy(network).double()
     for count in BATCHES:

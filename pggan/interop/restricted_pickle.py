@@ -19,7 +19,7 @@ NUMBERS = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8
 
 
 class Instance:
-    """Stands for a pickled object of another program: keeps the object's arguments and state, and runs no code."""
+    """Replaces a pickled object of another program: keeps constructor arguments and state, and runs no code."""
 
     state: Any = None
 
@@ -31,11 +31,11 @@ class Instance:
 
 
 class PickledNetwork(Instance):
-    """Stands for a pickled network of the official progressive GAN; the source code in the pickle is never run."""
+    """Replaces a pickled network of the official progressive GAN; the source code in the pickle is never run."""
 
 
 class PickledType(Instance):
-    """Stands for a pickled NumPy dtype."""
+    """Replaces a pickled NumPy dtype."""
 
     def of(self, content: bytes | str, shape: tuple[int, ...] = (), order: Any = "C") -> npt.NDArray[Any]:
         """Decode `content` as an array; raises ValueError if the dtype is not in NUMBERS."""
@@ -43,12 +43,12 @@ class PickledType(Instance):
         if code not in NUMBERS:
             raise ValueError(f"the file has an array of dtype {code!r}, which does not hold numbers")
         kind = np.dtype(code).newbyteorder(self.state[1] if self.state else "=")
-        raw = content if isinstance(content, bytes) else content.encode("latin1")  # Bytes of Python 2 arrive as str.
+        raw = content if isinstance(content, bytes) else content.encode("latin1")  # Python 2's bytes are loaded as str.
         return np.ndarray(shape, kind, raw, order=order)
 
 
 class PickledArray(Instance):
-    """Stands for a pickled NumPy array; `np.asarray` converts this object to the array."""
+    """Replaces a pickled NumPy array; `np.asarray` converts this object to the array."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         _, shape, kind, is_transposed, content = self.state
@@ -89,7 +89,7 @@ def read_foreign_file(path: Path) -> Any:
         content: Any = 0
         with suppress(EOFError, LookupError, MemoryError, pickle.UnpicklingError), path.open("rb") as file:
             content = RestrictedUnpickler(file, encoding="latin1").load()
-        if not isinstance(content, int):  # a number is no network: files of old PyTorch versions begin with a number
+        if not isinstance(content, int):  # old versions of torch.save begin a file with an int, not with a network
             return content
         asked = re.search(r"GLOBAL (\S+)", str(of_torch))
         problem = f"it asks to run {asked[1]}" if asked else "it is empty or damaged: download it again"

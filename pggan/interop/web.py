@@ -31,7 +31,7 @@ WAIT_SECONDS = 900  # long enough for npm's download over a slow connection
 def write_web(generator: TrainedGenerator, config: ExportConfig) -> float:
     """Write a web page for `generator` (on the CPU); returns the largest pixel difference from PyTorch's images.
 
-    Raises UserError if `directions=` or `runtime=` is unusable, and ArithmeticError if images differ too much.
+    Raises UserError if the file of directions= or runtime= is unusable, and ArithmeticError if pixels differ too much.
     """
     about = {"renderer": "browser", "seeds": SEEDS, "films": []}
     mark = mark_line(config.marks, config.run, "pggan export format=web")
@@ -40,13 +40,13 @@ def write_web(generator: TrainedGenerator, config: ExportConfig) -> float:
     files["generator.onnx"], difference = build(generator.loaded, for_page=True)
     with atomic_directory(Path(config.out)) as temporary:
         for file, content in files.items():
-            with atomic_write(temporary / file) as each:  # on a full disk, the error of atomic_write names the file
+            with atomic_write(temporary / file) as each:  # so that an error, such as a full disk, names the file
                 each.write_bytes(content)
     return difference
 
 
 def read_runtime(given: str | None) -> dict[str, bytes]:
-    """Return {name: bytes} of FILES in ONNX Runtime Web's .tgz `given` (None: npm downloads it), or raise UserError."""
+    """Read FILES, as {name: bytes}, from ONNX Runtime Web's .tgz `given` (None: from npm); may raise UserError."""
     path, found = Path(given) if given is not None else fetched(), dict[str, bytes]()
     try:
         with tarfile.open(path) as archive:
@@ -56,7 +56,7 @@ def read_runtime(given: str | None) -> dict[str, bytes]:
                 if sha256(found[name]).hexdigest() != digest:
                     raise ValueError(f"{name} does not belong to {PACKAGE}")
     except (OSError, tarfile.TarError, zlib.error, KeyError, EOFError, ValueError) as error:
-        if given is None:  # a bad download is removed, so that the next call repeats it
+        if given is None:  # remove a bad download, so that the next call downloads again
             path.unlink(missing_ok=True)
         raise UserError(f"{path} is not a usable archive of ONNX Runtime Web: {error}.", REMEDY) from error
     return found

@@ -74,7 +74,7 @@ class Relativistic(Loss):
 
 
 def missing_object(**options: Any) -> Loss:
-    """Raise UserError: loss=object works only in a Python script that gives a loss object to `pggan.train`."""
+    """Raise UserError: the setting loss=object works only if a Python script gives a loss object to `pggan.train`."""
     problem = f"The loss of this run is an object from a Python script (class {options['type'] or 'unknown'})."
     raise UserError(problem, "Call pggan.train(…, loss=…) in a script. For several GPUs, run the script with torchrun.")
 
@@ -94,7 +94,7 @@ def build_loss(options: Mapping[str, Any]) -> Loss:
 
 @contextmanager
 def own_loss(loss: object) -> Iterator[None]:
-    """In the `with` block, the setting loss=object selects `loss`.  Raises UserError if `loss` fails a test."""
+    """In the `with` block, the literal setting loss=object selects `loss`.  Raises UserError for invalid loss terms."""
     if not isinstance(loss, Loss):
         problem, names = f"loss={loss!r} is no loss.", ", ".join(LOSSES.keys() - {"object"})
         raise UserError(problem, f"Pass an instance of a subclass of pggan.Loss, or the override 'loss=NAME': {names}.")

@@ -15,7 +15,7 @@ from pggan.core.rng import StepRng
 from pggan.ops.products import LinearMap
 
 TRANSFORMS = 4  # a training step augments up to four batches: reals and fakes in D's loss, reals and fakes in G's loss
-TARGET = 0.6  # ADA adapts its probability p until signs (-1, 1) of D's scores of reals have this mean (ADA paper)
+TARGET = 0.6  # ADA adapts its probability p until the signs (-1 or 1) of D's scores of reals have this mean (ADA paper)
 INTERVAL = 4  # ADA changes its probability p once in this many updates of D (ADA paper)
 BICUBIC, REFLECTION = 2, 2  # modes of torch.ops.aten.grid_sampler_2d
 MAX_P = 0.85  # with a larger probability p, G would learn to generate rotated images (ADA paper, figure 3)
@@ -46,7 +46,7 @@ ANGLES = ("angle_before", "angle_after")
 
 
 def draw(rng: StepRng, batch: int) -> Tensor:
-    """Draw a threshold and a value for each image, call of `augment`, and kind of change: [N, TRANSFORMS, 2, K]."""
+    """Draw a threshold and a value per image, per augmentation in a step, per kind of change: [N, TRANSFORMS, 2, K]."""
     shape = (batch, TRANSFORMS, len(PARAMETERS))
     least, uniform = rng.uniform("augment_least_p", *shape), rng.uniform("augment_uniform", *shape)
     normal = rng.normal("augment_normal", *shape)
@@ -112,7 +112,7 @@ def resample(images: Tensor, matrix: Tensor) -> Tensor:
 
 def sample(grid: Tensor, images: Tensor) -> Tensor:
     """Sample images [N, C, R, R] at the points of a grid [N, R, R, 2]."""
-    # Bicubic sampling takes a quarter of the memory of the ADA paper's method, which enlarges, samples, filters images.
+    # Bicubic sampling needs a quarter of the memory of the ADA paper's method: enlarge, sample and filter the images.
     return F.grid_sample(images, grid, "bicubic", "reflection", align_corners=False)
 
 

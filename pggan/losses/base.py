@@ -31,7 +31,7 @@ class Reals(NamedTuple):
         return Reals(*(None if part is None else part[indices] for part in self))  # type: ignore[arg-type]
 
 
-# `Show` augments images [N, C, R, R].  Its integer says which: 0 reals, 1 fakes in D's loss, 2 reals, 3 fakes in G's.
+# `Show` functions augment images [N, C, R, R].  Integer: 0 reals, 1 fakes in D's loss; 2 reals, 3 fakes in G's loss.
 Show = Callable[[Tensor, int], Tensor]
 # A `Critic` is D at one stage of progressive growing: images [N, C, R, R] -> scores [N] and class logits [N, L].
 # A D with P parts, such as a plain D and heads on pretrained features, returns scores [N, P].  Each part has a loss.
@@ -63,11 +63,11 @@ class GradientPenalty:
     target: float = 0.0
 
     def of(self, gradient: Tensor, missing_levels: int) -> Tensor:
-        """The penalty [N] for the `gradient` [N, C, R, R] of scores, scaled to resolution R * 2**missing_levels."""
+        """The penalty [N] for the `gradient` [N, C, R, R] of scores, as if images had side R * 2**missing_levels."""
         gradient = to_float32(gradient).flatten(1)
         # In the official code, D gets images upsampled to the final resolution; each doubling halves the gradient norm.
         factor = 2.0**missing_levels
-        if self.target == 0:  # for other targets, the formula divides by the target
+        if self.target == 0:  # the formula below would divide by 0
             return self.weight / factor**2 * gradient.square().sum(1)
         norm: Tensor = torch.linalg.vector_norm(gradient, dim=1)
         target = self.target * factor
@@ -76,7 +76,7 @@ class GradientPenalty:
     def of_scores(self, images: Tensor, scores: Tensor, context: PenaltyContext) -> Tensor:
         """The differentiable penalty [N] for the gradient of `scores` [N] with respect to `images` [N, C, R, R]."""
         scale = context.scale
-        total = (scores if scale is None else scores * scale).sum()  # without `sum`, `grad` would import sympy, slowly
+        total = (scores if scale is None else scores * scale).sum()  # without `sum`, `grad` loads sympy, which is slow
         with switched(weight_gradients=False):
             (gradient,) = torch.autograd.grad(total, images, create_graph=True)
         return self.of(gradient if scale is None else to_float32(gradient) / scale, context.missing_levels)
@@ -116,7 +116,7 @@ class Loss(ABC):
         return torch.sign(real_scores if self.zero_is_boundary else real_scores - fake_scores)
 
     def mean_sign(self, of_reals: float) -> float:
-        """Mean of `signs` if sign(real score) has mean `of_reals`, for real scores N(m, s^2), fakes N(-m, s^2)."""
+        """Mean of `signs` for scores N(m, s^2) of reals, N(-m, s^2) of fakes.  `of_reals`: mean sign of real scores."""
         if self.zero_is_boundary:
             return of_reals
         normal = NormalDist()
@@ -174,7 +174,7 @@ class Loss(ABC):
 def sum_of_parts(
     terms_of: Callable[..., dict[str, Tensor]], real_scores: Tensor | None, fake_scores: Tensor
 ) -> dict[str, Tensor]:
-    """Call `terms_of`, such as `d_terms`, for scores [N].  If D gives P scores per image, [N, P], add up the terms."""
+    """Call the method `terms_of`, such as `d_terms`.  For scores [N, P], add up the terms [N] of the P parts of D."""
     if fake_scores.ndim == 1:
         return terms_of(real_scores, fake_scores)
     reals = fake_scores.shape[1] * [None] if real_scores is None else real_scores.unbind(1)

@@ -1,4 +1,4 @@
-"""Metrics of generated images; the images are drawn once, and all metrics look at them."""
+"""Metrics of generated images; the images are generated once, and all metrics use the same images."""
 
 import sys
 from abc import ABC, abstractmethod
@@ -31,11 +31,11 @@ C = TypeVar("C", bound=Collector)
 
 
 def find(key: str, name: str, known: Mapping[str, str]) -> Any:
-    """Import the object that `name` (a key of `known`, or MODULE:OBJECT) stands for; raises UserError if this fails."""
+    """Import the object named `name`, which is a key of `known` or MODULE:OBJECT; raises UserError if this fails."""
     place = known.get(name, name)
     if ":" not in place:
         raise UserError(f"There is no {key}={name}.", nearest(name, [*known, "MODULE:OBJECT"]))
-    if name not in known and "" not in sys.path:  # for a user's module in the working directory
+    if name not in known and "" not in sys.path:  # lets Python import a user's module from the working directory
         sys.path.insert(0, "")
     try:
         return resolve_name(place)
@@ -74,25 +74,25 @@ class Task:
         return self.known[key]
 
     def of_fakes(self, calculate: Callable[[Tensor], Tensor], count: int) -> RowCollector:
-        """Return the collector that applies `calculate` to at least `count` fakes; metrics share this collector."""
+        """Return a collector that applies `calculate` to at least `count` fakes; metrics share one per `calculate`."""
         found: RowCollector = self.collectors.setdefault(calculate, RowCollector(calculate, 0, self.partition))
         found.count = max(found.count, count)
         return found
 
     def of_reals(self, calculate: Callable[[Tensor], Tensor], count: int) -> Tensor:
-        """The results [count, …] of `calculate` for the first `count` reals."""
+        """Return the results [count, …] of `calculate` for the first `count` reals."""
         collector = RowCollector(calculate, count, self.partition)
         found: Tensor = self.once((calculate, count), lambda: self.shown_reals(collector).rows())
         return found
 
     def precise(self, *values: Tensor) -> list[Tensor]:
-        """Move tensors to a device that has float64: CUDA or the CPU, but not Apple's GPUs."""
+        """Move tensors to this rank's CUDA device, else to the CPU, because Apple's GPUs have no float64."""
         device = self.partition.group.device
         return [one.to(device if device.type == "cuda" else "cpu") for one in values]
 
 
 class Metric(ABC):
-    """A metric.  The constructor adds collectors to `task`, and `values` computes results after all fakes are drawn."""
+    """Base class of metrics.  The constructor adds collectors to `task`; `values` is called after all fakes exist."""
 
     paper_images: ClassVar[int]  # number of fakes, and of reals, that the metric's paper uses
     least_images: ClassVar[int]
@@ -106,7 +106,7 @@ class Metric(ABC):
 
     @abstractmethod
     def values(self) -> dict[str, float]:
-        """Compute {full name (see `label`): value}; all ranks call this method, but only rank 0's result is used."""
+        """Return {name from the function `label`: value}; all ranks call this method, only rank 0's result is used."""
 
     def pictures(self) -> dict[str, Pixels]:
         """Return pictures as {file name without suffix: picture}; only rank 0 calls this method, after `values`."""
@@ -126,7 +126,7 @@ class Evaluator:
     """Evaluates one generator after another; results that depend on reals only are cached."""
 
     def __init__(self, names: Sequence[str], extractor: str, device: torch.device, count: int | None) -> None:
-        """Load metrics and extractor, or raise UserError.  A metric uses up to `count` fakes (None: `paper_images`)."""
+        """Load metrics and extractor, or raise UserError.  Metrics use up to `count` fakes (None: `paper_images`)."""
         self.count, self.known = count, dict[Any, Any]()
         self.metrics: dict[str, type[Metric]] = {name: find("metrics", name, METRICS) for name in names}
         self.extractor: Any = None
@@ -144,7 +144,7 @@ class Evaluator:
     ) -> Evaluation:
         """Evaluate `network`; all ranks have to call this method.
 
-        `pyramid` is the dataset of reals.  All calls must have the same dataset, because results for reals are cached.
+        `pyramid` is the dataset of reals.  All calls must pass the same dataset, because results for reals are cached.
         Raises UserError if there are too few images.
         """
         side = settings.resolution
@@ -169,7 +169,7 @@ class Evaluator:
 
 
 def images_compared(name: str, metric: type[Metric], count: int | None, pyramid: ImagePyramid) -> int:
-    """Return how many fakes a metric looks at; raises UserError if there are too few images."""
+    """Return the number of fakes that `metric` uses; raises UserError if there are too few images for this metric."""
     compared = min(count or metric.paper_images, pyramid.images)
     if compared < metric.least_images:
         problem = f"metrics={name} needs at least {metric.least_images} images; there are {compared}."

@@ -29,7 +29,7 @@ from pggan.sampling.trained_generator import TrainedGenerator, load
 
 
 def run(config: EvaluateConfig) -> int:
-    """Evaluate the generators that `config` names, and print or write the results; returns the exit code."""
+    """Evaluate the generators that `config` names, print results, and save them with out=; returns the exit code."""
     group = ProcessGroup.single_process(choose_device(config.device))
     configure_process(group.device, config.threads)
     evaluator = Evaluator(config.metrics, config.extractor, group.device, count=config.count)
@@ -84,7 +84,7 @@ def compare(
 
 
 def open_images(run: str, data: str | None, channels: int, resolution: int) -> ImagePyramid:
-    """Open the images at `data` (None: the training images of `run`), and prepare them first if necessary."""
+    """Open the images at `data` (None: the training images of `run`), converted to a dataset first if necessary."""
     if data is None:
         keys, resolution = images_of_run(run)
     else:
@@ -94,7 +94,7 @@ def open_images(run: str, data: str | None, channels: int, resolution: int) -> I
 
 
 def images_of_run(run: str) -> tuple[DataConfig, int]:
-    """Read the `data` keys and the final resolution of a run from its config.yaml."""
+    """Read the settings data.* and the final resolution of a run from the run's config.yaml."""
     path = Path(run)
     folders = (path, *path.parents[:3])  # `run` is a run directory, or a checkpoint in a run directory.
     file = next((folder / CONFIG_FILE for folder in folders if (folder / CONFIG_FILE).is_file()), path / CONFIG_FILE)

@@ -34,11 +34,11 @@ class Extractor:
     """A feature extractor; grayscale images are repeated to three channels, and a fourth channel is dropped."""
 
     name: str
-    network: Callable[[Tensor], Any]  # returns features [N, F], or a tuple that begins with features
+    network: Callable[[Tensor], Any]  # returns features [N, F], or a tuple whose first item is features [N, F]
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
-        """Return features [N, F], float32 on the CPU, of images uint8 [N, C, R, R]; UserError for NaN or infinity."""
+        """Return features [N, F], float32 on the CPU, of uint8 images [N, C, R, R]; raises UserError unless finite."""
         colour = images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
         found = [self.network(chunk) for chunk in torch.split(colour, CHUNK)]
         features = torch.cat([one[0] if isinstance(one, tuple) else one for one in found]).float().cpu()
@@ -79,19 +79,19 @@ def efficientnet_lite0() -> nn.Module:
 
 
 def pixels() -> Callable[[Tensor], Tensor]:
-    """An extractor whose features are the pixels of the image, averaged down to at most 32x32."""
+    """Return an extractor whose features are the pixels of an image, average-pooled to at most 32x32."""
     return box_means
 
 
 def box_means(images: Tensor) -> Tensor:
-    """Average images down to at most 32x32; distances between results are RMS differences of pixels in [0, 1]."""
+    """Average-pool images to at most 32x32; the distance of two results is the RMS difference of pixels in [0, 1]."""
     means = F.adaptive_avg_pool2d(images.float(), min(PIXEL_SIDE, images.shape[-1])).flatten(1)
     scaled: Tensor = means / (255 * float(means.shape[1]) ** 0.5)
     return scaled
 
 
 def inception() -> nn.Module:
-    """The Inception network of the original FID: 2048 features; raises UserError if the weights can't be loaded."""
+    """The Inception network of the original FID (2048 features); raises UserError if the weights can't be loaded."""
     try:
         from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
     except ImportError as error:

@@ -14,8 +14,8 @@ from pggan.sampling.images import Pixels, contact_sheet
 DISTANCE_ROWS = 1024  # rows of a distance matrix that are in memory at once
 KERNEL_ROWS = 2048  # rows of KID's kernel matrix that are in memory at once
 NEIGHBOURS = 3
-QUANTILE = 0.05  # A fake is a copy if it is nearer to a real than 95 % of the reals are to other reals.
-# Rounding separates the features of two equal images by at most SAME_IMAGE x the mean norm of all features.
+QUANTILE = 0.05  # quantile of the distances from a real to the nearest other real; a fake nearer to a real is a copy
+# Because of rounding, features of equal images differ by at most SAME_IMAGE times the mean norm of all features.
 # A deep network makes about 2^18 rounding errors of 2^-24 with random signs; these add up to 2^-15, half of SAME_IMAGE.
 SAME_IMAGE = 2.0**-14
 ROWS = 8  # A picture shows the 8 fakes that are nearest to training images.
@@ -23,9 +23,9 @@ SHOWN = 4  # A picture shows each fake beside the fake's 4 nearest training imag
 
 
 def distance_blocks(others: Tensor, *orientations: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """For each block of B images, yield the first image's index, and the distances [B, M] to `others` [M, F].
+    """For each block of B images, yield the index of the first image, and the B x M distances to `others` [M, F].
 
-    `orientations`: features [N, F] of the images and, optionally, of the mirrored images; the smaller distance counts.
+    `orientations` are features [N, F] of the images and, if given, of the mirrored images; the smaller distance counts.
     """
     for start in range(0, len(orientations[0]), DISTANCE_ROWS):
         rows = [one[start : start + DISTANCE_ROWS].double() for one in orientations]
@@ -35,7 +35,7 @@ def distance_blocks(others: Tensor, *orientations: Tensor) -> Iterator[tuple[int
 
 
 class Comparison(Metric):
-    """Compares the features of `count` fakes with those of `count` reals, or of all reals if there are fewer."""
+    """Base class: compares features of `count` fakes with features of `count` reals, or of all reals if fewer exist."""
 
     uses_extractor = True
 
@@ -83,11 +83,11 @@ class KernelInceptionDistance(Comparison):
     """Kernel inception distance (Binkowski et al. 2018, section 4) times 1000.
 
     KID is the unbiased estimate of the squared maximum mean discrepancy (MMD) with the kernel (x . y / F + 1)^3, here
-    over all images instead of random subsets.  A perfect generator has 0 on average, so negative values occur.
+    over all images instead of random subsets.  A perfect generator has KID 0 on average, so negative KIDs occur.
     """
 
     paper_images = 50_000
-    least_images = 16  # `kid_floor` compares two halves of the reals; each half must have at least 8 images.
+    least_images = 16  # The value `kid_floor` is the KID of two halves of the reals, each of at least 8 images.
     decides = "kid"
 
     def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, tuple[float, int]]:
@@ -118,8 +118,8 @@ class FrechetInceptionDistance(Comparison):
     """Frechet inception distance (Heusel et al. 2017) between Gaussians fitted to two sets of features.
 
     FID is |m1 - m2|^2 + tr(S1 + S2 - 2 (S1 S2)^(1/2)) with means m and covariances S = R^T R.  The trace of the
-    matrix root is the sum of the singular values of R1 R2^T, because their squares are the eigenvalues of S1 S2.  This
-    sum is numerically stable even if covariances are singular.
+    square root is the sum of the singular values of R1 R2^T, because the squares of these singular values are the
+    eigenvalues of S1 S2.  This sum is numerically stable even if covariances are singular.
 
     Published FIDs use extractor=inception and 50,000 fakes; fewer images bias FID upwards.  Unlike the official code of
     progressive GANs, this class takes each real once, and never flips reals.
@@ -135,7 +135,7 @@ class FrechetInceptionDistance(Comparison):
 
 
 def gaussian_of(features: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean [F] of features [N, F], and a factor R of their covariance R^T R."""
+    """Return the mean [F] of features [N, F], and a matrix R for which R^T R is the covariance of the features."""
     features = features.double()
     mean = features.mean(0)
     return mean, torch.linalg.qr(features - mean, mode="r").R / (len(features) - 1) ** 0.5
@@ -149,7 +149,7 @@ def frechet_distance(x: Tensor, y: Tensor) -> float:
 
 
 def nearest_images(others: Tensor, *orientations: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Find the `count` nearest `others` [M, F] of each image; returns distances and indices [N, count] on the CPU."""
+    """Find each image's `count` nearest rows in `others` [M, F]; returns distances, indices [N, count] on the CPU."""
     found = [block.topk(count, largest=False) for _, block in distance_blocks(others, *orientations)]
     return torch.cat([one.values for one in found]).cpu(), torch.cat([one.indices for one in found]).cpu()
 
@@ -159,7 +159,7 @@ class NearestNeighbours(Metric):
 
     A fake is a copy if its distance to the nearest training image is below the 5th percentile of the distances from
     `count` training images to their nearest other training image.  So about 5 % of a good generator's fakes count as
-    copies; a generator that repeats training images has far more.  An image and its mirror image count as the same.
+    copies; a generator that repeats training images makes more.  An image and its mirror image count as the same.
     """
 
     paper_images = 1000  # With 1000 fakes, a measured share of 5 % copies has a standard error of 0.7 %.

@@ -38,7 +38,7 @@ class RealImages:
         self.order: NDArray[np.int64] = order.numpy()
 
     def read(self, indices: Sequence[int]) -> Pixels:
-        """The images uint8 [N, R, R, C] at `indices`."""
+        """Return the images at `indices`, uint8 [N, R, R, C]."""
         return self.pyramid.read(self.resolution, self.order[np.asarray(indices) + self.first])
 
 
@@ -67,7 +67,7 @@ class FakeImages:
 
 @dataclass(frozen=True)
 class RankPartition:
-    """Divides images into blocks of `size` images, which the ranks take in turns."""
+    """Divides images into blocks of `size` images, and assigns the blocks to the ranks round-robin."""
 
     group: ProcessGroup
     size: int  # The size is even, because MS-SSIM compares pairs of images.
@@ -115,7 +115,7 @@ class RowCollector(Collector):
 
 @torch.no_grad()
 def feed(images: RealImages | FakeImages, collectors: Sequence[Collector], partition: RankPartition, what: str) -> None:
-    """Read each image once, for all `collectors` that need the image; all ranks call this function."""
+    """Read each image once, and pass the image to all `collectors` that need it; all ranks call this function."""
     own = partition.own(max((collector.count for collector in collectors), default=0))
     with partition.group.collective_errors():
         for block in tracked(own, len(own), what) if partition.shows_progress else own:

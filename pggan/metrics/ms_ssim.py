@@ -4,7 +4,7 @@ SSIM's contrast term is averaged over pixels and channels at four scales; at the
 MS-SSIM is the product of these averages, each raised to its exponent in WEIGHTS.  As in the official code, at a
 scale with S < 11 pixels a side, the Gaussian window has SxS pixels and sigma 1.5 S / 11.
 
-If the value of the fakes is far above the value of the reals, the generator lacks variety.
+If MS-SSIM of fakes is far above MS-SSIM of reals, the generator lacks variety.
 """
 
 import numpy as np

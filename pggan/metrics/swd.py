@@ -2,9 +2,9 @@
 
 At each level, 128 patches of 7x7 pixels are cut from each image, and normalised per channel over all patches of a set.
 The patches of both sets (fakes and reals) are projected onto 512 random unit vectors.  The distance along a vector is
-the mean difference between the sorted projections.  SWD is the mean over all vectors, times 1000.
+the mean absolute difference between the sorted projections.  SWD is the mean over all vectors, times 1000.
 
-`swd_floor` is the distance between two halves of the reals.  A perfect generator reaches this distance, not 0.
+The value `swd_floor` is the SWD between two halves of the reals.  A perfect generator reaches `swd_floor`, not 0.
 
 Unlike the official code, this code does not flip reals, or repeat grayscale images to three channels.  Patch corners
 and unit vectors are the same in each evaluation, so that equal sets have the distance 0.  This code also supports 8x8
@@ -52,7 +52,7 @@ def double(images: Tensor) -> Tensor:
 
 
 def laplacian_pyramid(images: Tensor) -> Iterator[Tensor]:
-    """Yield the Laplacian levels of images float32 [N, C, R, R]; the last level is the low-pass image."""
+    """Yield the Laplacian pyramid's levels for float32 images [N, C, R, R]; the last level is the low-pass image."""
     while images.shape[-1] > MIN_LEVEL:
         smaller = half(images)
         yield images - double(smaller)
@@ -61,7 +61,7 @@ def laplacian_pyramid(images: Tensor) -> Iterator[Tensor]:
 
 
 def cut_patches(level: Tensor, corners: Tensor) -> Tensor:
-    """Cut patches [N, P, C, 7, 7] from images [N, C, S, S]; `corners` [2, N, P] has each patch's row and column."""
+    """Cut patches [N, P, C, 7, 7] from images [N, C, S, S]; `corners` [2, N, P]: row and column of top left pixels."""
     windows = level.unfold(2, SIDE, 1).unfold(3, SIDE, 1)  # a view [N, C, S-6, S-6, 7, 7]; no copy
     images = torch.arange(len(level), device=level.device)[:, None]
     patches: Tensor = windows[images, :, corners[0], corners[1]]
@@ -69,7 +69,7 @@ def cut_patches(level: Tensor, corners: Tensor) -> Tensor:
 
 
 def corners_of(block: int, count: int, side: int) -> Tensor:
-    """Draw rows and columns [2, count, 128] of 128 patches in each of `count` images; the seed is `block`."""
+    """Draw random rows and columns [2, count, 128] of 128 patches in each of `count` images; `block` is the seed."""
     generator = generator_for(0, f"swd patches {side}", block)
     corners: Tensor = torch.randint(side - SIDE + 1, (2, count, PATCHES), generator=generator)
     return corners
@@ -91,7 +91,7 @@ class PatchCollector(Collector):
         self.starts = [block.start for block in self.partition.own(count)]
         self.levels = resolutions_between(min(MIN_LEVEL, resolution), resolution)[::-1]
         self.patches: dict[int, list[Tensor]] = {side: [] for side in self.levels}
-        self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, 2, C]: sums of values and squares
+        self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, 2, C]: sums, sums of squares
 
     def add(self, images: Tensor) -> None:
         for side, level in zip(self.levels, laplacian_pyramid(images.float()), strict=True):
@@ -127,7 +127,7 @@ def stored(block: Tensor) -> Tensor:
             # The data are written before mapping, because on a full disk, a write to mapped memory kills the process.
             file.write(block.numpy().tobytes())
             file.flush()
-            # Unlike np.memmap, torch.from_file keeps no file open: a process can't open one file per block.
+            # Unlike np.memmap, torch.from_file keeps no file open, so many blocks don't exceed the limit of open files.
             return torch.from_file(file.name, shared=True, size=block.numel()).view(block.shape)
     except OSError as error:
         problem = f"The images' patches can't be stored in {tempfile.gettempdir()}: {error.strerror}."
@@ -155,7 +155,7 @@ def distance(one: PatchCollector, other: PatchCollector, side: int) -> float:
 
 
 class SlicedWasserstein(Metric):
-    """SWD at each level, and the mean: fakes are compared with reals (`swd`), and reals with reals (`swd_floor`)."""
+    """SWD per level and on average: `swd` between fakes and reals, `swd_floor` between two halves of the reals."""
 
     paper_images = 16_384
     least_images = 16  # With fewer than 16 reals, SWD between two halves of the reals would be noise.

@@ -1,9 +1,9 @@
-"""Two alternatives to the plain D: one also sees pretrained features of images, one wraps a user's module.
+"""Alternatives to the plain D (`networks.Discriminator`): a D with pretrained features, and a user's own module.
 
-Shapes: N batch size, C channels, R resolution, S side of feature maps, L labels, F length of a flattened image
-together with its pretrained features.
-Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4.  The idea of a plain D
-beside the features is from Kumari et al., "Ensembling Off-the-shelf Models for GAN Training" (CVPR 2022).
+Shapes: N batch size, C channels, R resolution, S side of feature maps, L labels, F number of values in an image and
+the projected features of the image.
+Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4.  Kumari et al., too,
+combine a plain D with pretrained features: "Ensembling Off-the-shelf Models for GAN Training" (CVPR 2022).
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,10 +29,10 @@ from pggan.networks.layers import Equalized, ProgressiveNetwork, minibatch_stdde
 from pggan.networks.networks import Discriminator
 from pggan.ops.elementwise import activate, to_float32, upsample
 
-WIDTH = 64  # number of projected feature maps at each scale; Projected GAN's code has 64 only at the finest scale
-COARSE = 4  # D's heads reduce the features of 64x64 images (SMALLEST) to maps of at most 4x4 pixels
-# D's heads are its layers on pretrained features.  In G's update, HEADS_GRADIENT multiplies the gradient of the heads
-# at the images.  Otherwise, the gradient of untrained heads would be 15 to 34 times the gradient of the plain D.
+WIDTH = 64  # channels of the projected features at each scale; Projected GAN's code has 64 only at the finest scale
+COARSE = 4  # if images have 64x64 pixels (SMALLEST) or fewer, D's heads downsample feature maps to at most 4x4 pixels
+# Heads are D's trained layers on pretrained features.  In G's update, HEADS_GRADIENT multiplies the heads' gradient
+# with respect to images.  Without this factor, untrained heads' gradient is 15 to 34 times the gradient of the plain D.
 HEADS_GRADIENT = 1 / 16
 LAST_FEATURES = 64  # number of inputs of the heads' last layer
 
@@ -40,7 +40,7 @@ LAST_FEATURES = 64  # number of inputs of the heads' last layer
 class FixedConv(nn.Module):
     """A convolution with a random weight that is never trained: N(0, 1) / sqrt(fan-in).
 
-    The weight is a buffer, so that a run resumed with another seed keeps the weight.
+    The weight is a buffer, which checkpoints include.  So a run that resumes with another seed keeps the weight.
     """
 
     weight: Tensor
@@ -94,7 +94,7 @@ class ScaleHead(nn.Module):
 
 
 class ProjectedDiscriminator(Discriminator):
-    """A plain D and, from the resolution `architecture.features_from` on, trained layers (heads) on projected features.
+    """A plain D and, at resolutions from `architecture.features_from` up, trained layers (heads) on projected features.
 
     The plain D and the heads have separate scores, and so separate losses (docs/decisions.md).
     """
@@ -111,7 +111,7 @@ class ProjectedDiscriminator(Discriminator):
         self.index_weights()
 
     def set_backbone(self, dtype: torch.dtype | None, network: EfficientNetLite0 | None = None) -> None:
-        """Set the pretrained `network` (None: EfficientNet-Lite0) and `dtype` (None: float32) that compute features."""
+        """Set the `network` that computes features (None: EfficientNet-Lite0) and its `dtype` (None: float32)."""
         network = load_efficientnet_lite0() if network is None else network
         self.backbone = Backbone(network, self.score.weight.device, dtype or torch.float32)
 
@@ -164,7 +164,7 @@ class OwnDiscriminator(ProgressiveNetwork):
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
         if architecture.discriminator not in OWN:
-            problem = f"This run's discriminator is an object of a Python script (class {architecture.discriminator})."
+            problem = f"This run's discriminator is a module from a Python script (class {architecture.discriminator})."
             raise UserError(problem, "In Python, call pggan.train(…, discriminator=…).")
         parts = [vars(part).values() for part in OWN[architecture.discriminator].modules()]
         # deepcopy can't copy weights that spectral_norm has computed; the next forward pass computes them again.
@@ -175,7 +175,7 @@ class OwnDiscriminator(ProgressiveNetwork):
     def forward(
         self, images: Tensor, resolution: int, alpha: float | Tensor = 1.0, sub_batches: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """Return scores [N] and empty class logits [N, 0].  Each sub-batch, such as the reals, is a separate pass."""
+        """Return scores [N] and empty class logits [N, 0].  Each sub-batch, such as the reals, is one forward pass."""
         scores = torch.cat([self.module(part) for part in images.chunk(sub_batches)]).float()
         if scores.shape != images.shape[:1]:
             problem = f"The discriminator {self.architecture.discriminator} returned {[*scores.shape]}."

@@ -71,7 +71,7 @@ class ConvNorm(nn.Module):
 
 
 class Block(nn.Module):
-    """Inverted residual block: 1x1 expansion, depthwise convolution, 1x1 projection; a shortcut if shapes are equal."""
+    """Inverted residual block: 1x1, depthwise, 1x1 convolution; skip connection if input and output shape agree."""
 
     def __init__(self, inputs: int, outputs: int, expansion: int, kernel: int, stride: int) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ def load_efficientnet_lite0() -> EfficientNetLite0:
 class Backbone:
     """The pretrained layers of EfficientNet-Lite0 that compute four feature maps for D.
 
-    This class is no `nn.Module`, so that D's parameters and checkpoints do not include the pretrained weights.
+    This class is not an `nn.Module`, so that D's parameters and checkpoints do not include the pretrained weights.
     """
 
     def __init__(self, network: EfficientNetLite0, device: torch.device, dtype: torch.dtype = torch.float32) -> None:

@@ -40,20 +40,20 @@ class Prepared(NamedTuple):
     kernel: Kernel
     bias: Tensor
     sums: Tensor | None = None  # [O, 4, 4], only in `ConvWithStddev`: what a minibatch stddev of 1 adds to the output
-    rows: Sequence[Rows] = ()  # each function returns a tensor for Triton's gradient of a bias or an RGB layer's weight
+    rows: Sequence[Rows] = ()  # each function returns the buffer to which Triton adds the gradient of one parameter
 
 
 Key = tuple["Equalized", Algorithm, float]
 
 
 class Computing:
-    """What all layers of a network share: the compute options, and a cache of kernels made from the weights."""
+    """What all layers of a network share: compute options, and a cache of convolution kernels made from the weights."""
 
     def __init__(self) -> None:
         self.options = ComputeOptions()
         self.prepared: dict[Key, Prepared] | None = None
-        self.served = False  # whether layers use Triton, also to scale the weights of convolutions
-        self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # kernels for the next `prepare_together`
+        self.served = False  # whether layers use Triton; if true, Triton also makes the convolution kernels
+        self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # kernels to make when `use_options` is next entered
         self.plans: dict[Any, Plan] = {}
 
     def prepare_together(self, keys: Iterable[Key]) -> dict[Key, Prepared]:
@@ -129,7 +129,7 @@ class Equalized(nn.Module):
         return x if self.activation is None else self.activation(x, *((bias, rows[0]) if late else (None, None)))
 
     def operands(self, x: Tensor) -> tuple[Tensor, Prepared]:
-        """Return `x` in the layer's dtype, and the kernel.  The layer's scale multiplies either `x` or the kernel."""
+        """Return (`x` in `self.dtype`, prepared kernel and bias).  The factor `scale` multiplies `x` or the kernel."""
         x, scale, weight = x.to(self.dtype), self.scale, self.weight
         shape = weight.shape[:1] + x.shape[1:2] + weight.shape[2:]
         algorithm = algorithm_for(x, shape, self.rescaling)
@@ -140,7 +140,7 @@ class Equalized(nn.Module):
         return x, self.prepared(algorithm, scale)
 
     def prepared(self, algorithm: Algorithm, scale: float) -> Prepared:
-        """The result of `prepare`, computed only once for equal arguments inside a `use_options` block."""
+        """The result of the method `prepare`.  A `use_options` block caches the result for equal arguments."""
         computing, key = self.computing, (self, algorithm, scale)
         cache = computing.prepared
         if cache is None:
@@ -148,7 +148,7 @@ class Equalized(nn.Module):
         if computing.served:
             computing.asked[computing.options][key] = None
         if key not in cache:
-            with torch.enable_grad():  # a later pass with the cached kernel may need gradients, if not this pass
+            with torch.enable_grad():  # even if this pass needs no gradients, a later pass with the cached kernel may
                 cache |= computing.prepare_together([key]) if computing.served else {}
                 if key not in cache:
                     prepared = self.prepare(algorithm, scale)
@@ -161,7 +161,7 @@ class Equalized(nn.Module):
         return Prepared(Kernel(weight.to(self.dtype), algorithm, self.rescaling), self.bias.to(self.dtype))
 
     def request(self, algorithm: Algorithm, scale: float, inputs: int | None = None) -> Request:
-        """Instructions for `preparation.py` to make the kernel for the first `inputs` input maps (None: for all)."""
+        """The `Request` by which Triton makes the kernel from weights of the first `inputs` input maps (None: all)."""
         if algorithm is RGB:
             return Request(self.weight, (), (self.weight, self.bias))
         k = pack_size(*self.weight.shape[:2]) if algorithm is PACKED else None
@@ -179,10 +179,10 @@ class Equalized(nn.Module):
 
 
 class ConvWithStddev(Equalized):
-    """A 3x3 convolution of I feature maps and a constant map, the minibatch stddev.  [N, I, 4, 4], [N] -> [N, O, 4, 4]
+    """A 3x3 convolution of I feature maps and one map filled with the stddev.  [N, I, 4, 4], [N] -> [N, O, 4, 4]
 
     A convolution of I + 1 maps would be slow, because I + 1 is no power of two.  So the layer convolves only the I
-    feature maps, and adds the stddev times the convolution of a map of ones.
+    feature maps, and adds the minibatch stddev times the convolution of a map of ones.
     """
 
     def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:
@@ -218,7 +218,7 @@ class ProgressiveNetwork(nn.Module):
 
 @contextmanager
 def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen: bool = False) -> Iterator[None]:
-    """`network` uses `options` in the `with` block; do not change weights there.  `frozen`: weights get no gradient."""
+    """In the `with` block, `network` uses `options`; no weight may change.  `frozen`: weights get no gradient."""
     computing, before = network.computing, network.computing.options
     computing.options = options
     expected, computing.asked[options] = computing.asked.get(options, ()), {}
@@ -239,6 +239,6 @@ def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen:
 
 
 def backpropagate(loss: Tensor, *, through_d: bool) -> None:
-    """Backpropagate `loss` to weights.  `through_d`: also compute D's gradients w.r.t. images, which G's loss needs."""
+    """Backpropagate `loss` to weights.  `through_d`: also compute D's gradient with respect to images, for G's loss."""
     with switched(image_gradients=through_d):
         loss.backward()  # type: ignore[no-untyped-call]

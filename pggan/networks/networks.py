@@ -35,7 +35,7 @@ class GeneratorStem(nn.Module):
     def __init__(self, inputs: int, width: int, stem: Stem) -> None:
         super().__init__()
         self.width, self.stem = width, stem
-        # The paper's 4x4 convolution has 16 times the fan-in.  So this gain is HE_GAIN / 4, as in the official code.
+        # In the paper, a 4x4 convolution has 16 times this fan-in; so the gain is HE_GAIN / 4, as in the official code.
         self.dense = Equalized(width * 16, inputs, gain=HE_GAIN / 4)
         if stem is not Stem.unit_bias:
             self.dense.bias = nn.Parameter(torch.empty(width))  # one bias for all 4x4 pixels of a feature map
@@ -69,7 +69,7 @@ class GeneratorBlock(nn.Module):
 class DiscriminatorBlock(nn.Module):
     """D's layers that halve the resolution.  [N, I, R, R] -> [N, O, R/2, R/2]
 
-    `residual`: add the block's input after pooling and a 1x1 convolution, and divide by sqrt(2).  (Karras et al. 2020)
+    `residual`: add a skip connection (pooling, 1x1 convolution), and divide the sum by sqrt(2).  (Karras et al. 2020)
     """
 
     def __init__(self, inputs: int, outputs: int, resampling: Resampling, *, residual: bool) -> None:
@@ -191,7 +191,7 @@ class Discriminator(ProgressiveNetwork):
 def new_discriminator(architecture: Architecture) -> ProgressiveNetwork:
     """Build the discriminator.  If it uses pretrained features, call `set_backbone` before the first forward pass.
 
-    Raises UserError if D is a module from Python code that this process does not have.
+    Raises UserError if D is a user's module, and no `own_discriminator` block provides the module.
     """
     if architecture.discriminator is None and architecture.features is None:
         return Discriminator(architecture)

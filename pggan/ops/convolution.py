@@ -19,10 +19,10 @@ from pggan.core.architecture import Rescaling
 from pggan.ops import packed, products, winograd
 
 WIDE = 128  # Winograd's algorithm is faster if a layer has at least this many input and output feature maps
-MIN_TILES = 16  # Winograd's algorithm is faster if a batch of images has at least this many tiles
+MIN_TILES = 16  # Winograd's algorithm is faster if a batch of images is cut into at least this many tiles
 CACHED = 128  # largest image side in pixels at which Winograd's tensors fit into the CPU's cache
-LARGE = 64  # on CPUs, kernel gradients are faster without channels-last if images are at least this many pixels wide
-MIN_KERNEL_TO_FACTORS = 4  # `SharedKernel` saves time from this ratio on: kernel size / (input size + output size)
+LARGE = 64  # on CPUs, from this image width in pixels on, kernel gradients are faster in contiguous (NCHW) memory
+MIN_KERNEL_TO_FACTORS = 4  # `SharedKernel` saves time if numel(kernel) / (numel(input) + numel(output)) reaches this
 
 
 class Switches:
@@ -48,9 +48,9 @@ def switched(**values: bool) -> Iterator[None]:
 
 
 def fuse_resampling(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
-    """Scale a kernel [O, I, 3, 3].  `rescaling` fuses it with pooling, to [O, I, 4, 4], or upsampling, to [I, O, 4, 4].
+    """Scale a kernel [O, I, 3, 3].  If asked, fuse it with pooling (to [O, I, 4, 4]) or upsampling (to [I, O, 4, 4]).
 
-    A fused kernel is the sum of four shifted copies.  One matrix product adds the copies ten times as fast as slicing.
+    A fused kernel is the sum of four shifted copies, which one matrix product adds ten times as fast as slicing does.
     """
     if rescaling is Rescaling.same:
         return kernel if scale == 1 else kernel * scale
@@ -124,14 +124,14 @@ class Algorithm(NamedTuple):
     """A convolution algorithm.  Its functions take kernels that `prepare` has transformed.
 
     `convolve` takes x [N, I, H, W], kernel and bias [O].  `grad_input` takes the gradient [N, O, …] of the result, and
-    the kernel.  `grad_weight` takes x and the result's gradient.  Without `grad_weight`, autograd computes gradients.
+    the kernel.  `grad_weight` takes x and this gradient.  If `grad_weight` is None, autograd computes the gradients.
     """
 
     convolve: Callable[[Tensor, Tensor, Tensor | None, Rescaling], Tensor]
     grad_input: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None
     grad_weight: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None
     prepare: Callable[[Tensor, Rescaling, float], Tensor] = fuse_resampling
-    only_scales: bool = True  # if True, callers may scale x instead of the kernel, except with resampling
+    only_scales: bool = True  # True: without resampling, `prepare` only scales kernels; callers may scale x instead
 
 
 REFERENCE = Algorithm(plain_convolve, prepare=lambda kernel, rescaling, scale: kernel * scale, only_scales=False)
@@ -154,7 +154,7 @@ def algorithm_for(x: Tensor, shape: torch.Size, rescaling: Rescaling) -> Algorit
         # DENSE is faster for large kernels, because `SharedKernel` computes the gradients of several passes together.
         return DENSE if wide else TORCH
     if x.device.type != "cpu":
-        # PACKED, which joins pixels to packs, is faster for few 16-bit feature maps, if packs divide the width.
+        # For few 16-bit feature maps, PACKED (packs of neighbouring pixels) is faster, if packs divide the image width.
         packs = max(shape[:2]) <= packed.MAPS // 2 and x.dtype.itemsize == 2 and x.shape[-1] % (2 * packed.MAPS) == 0
         return POINTWISE if shape[-1] == 1 else PACKED if packs else DIRECT
     if shape[-1] > 1 and wide and x.dtype.itemsize >= 4 and x.shape[-1] <= CACHED:
@@ -168,7 +168,7 @@ def algorithm_for(x: Tensor, shape: torch.Size, rescaling: Rescaling) -> Algorit
 
 
 class Kernel(NamedTuple):
-    """A convolution kernel from `algorithm.prepare`, and the settings that `convolve` needs to use the kernel."""
+    """A layer's weights, prepared for `algorithm`, and what the function `convolve` needs to apply the weights."""
 
     tensor: Tensor
     algorithm: Algorithm
@@ -178,7 +178,7 @@ class Kernel(NamedTuple):
 
 
 def share_kernel(kernel: Kernel) -> Kernel:
-    """On CPUs, pass the kernel through `SharedKernel`, which computes the gradients of all uses together."""
+    """On CPUs, pass `kernel` through `SharedKernel`, which computes the gradients of all uses of `kernel` together."""
     tensor = kernel.tensor
     if not tensor.requires_grad or tensor.device.type != "cpu" or kernel.algorithm.grad_weight is None:
         return kernel
@@ -220,7 +220,7 @@ class Convolution(torch.autograd.Function):
         for_x = apply(None, kernel, y, None, ctx.how) if asked[0] else None
         for_kernel = for_bias = None
         if asked[1] and Switches.weight_gradients:
-            # `SharedKernel` saves time only for small images, and its gradients can't be differentiated.
+            # `SharedKernel` saves time only for small images, and can't be differentiated twice.
             small = MIN_KERNEL_TO_FACTORS * (x.numel() + y.numel()) <= kernel.numel()
             if put_off is not None and small and not torch.is_grad_enabled():
                 put_off.append((x, y))
@@ -239,7 +239,7 @@ class SharedKernel(torch.autograd.Function):
     """Returns a kernel unchanged.  `backward` computes the sum of the kernel's gradients by one matrix product.
 
     D uses a kernel three or four times in a step (reals, fakes, gradient penalty).  For small images, adding up the
-    gradients of all uses is slow.  So each use only appends the layer's input x and output gradient y to `put_off`.
+    gradients of all uses is slow.  So each backward pass of a layer only appends (input, output gradient) to `put_off`.
     """
 
     @staticmethod

@@ -13,7 +13,7 @@ from pggan.ops.convolution import Switches
 from pggan.ops.fused import EPSILON, LEAKY_SLOPE, Rows
 from pggan.ops.products import LinearMap
 
-# Arguments: x [N, C, …]; a bias [C] or None; with a bias, a function that returns a tensor for the bias's gradient.
+# Arguments: x [N, C, …]; a bias [C] or None; with a bias, a function that returns the buffer of the bias's gradient.
 Activation = Callable[[Tensor, Tensor | None, Rows | None], Tensor]
 
 
@@ -52,7 +52,7 @@ def activate_and_normalize(x: Tensor, bias: Tensor | None = None, rows: Rows | N
 
 
 class ActivationAndNorm(torch.autograd.Function):
-    """Bias, leaky ReLU and pixel norm as one operation; for three, autograd would store four tensors of x's size."""
+    """Bias, leaky ReLU and pixel norm in one autograd function; three functions store four tensors of x's size."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, rows: Rows | None) -> Tensor:
@@ -72,7 +72,7 @@ class ActivationAndNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        """The gradient of x.  If z is leaky ReLU, y = scale * z, g = dL/dy: dL/dz = scale * (g - y * mean(g * y))."""
+        """The gradient of x.  For z = leaky ReLU, y = scale * z, g = dL/dy: dL/dz = scale * (g - y * mean(g * y))."""
         y, scale = ctx.saved_tensors
         if ctx.rows is not None:
             rows = ctx.rows() if ctx.needs_input_grad[1] else None

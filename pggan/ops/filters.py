@@ -13,7 +13,7 @@ from pggan.ops.convolution import Switches
 SIGMA = 10 / 127.5  # in the bilateral filter, this colour distance (10 of 255 levels) gives the weight exp(-1/2)
 FACTOR = -1 / (2 * SIGMA**2)  # a neighbour's weight is exp(FACTOR * squared colour distance)
 ALL, FRONT, BACK = slice(None), slice(None, -1), slice(1, None)
-# An entry of PAIRS belongs to one of 4 directions: (slice of pixels, slice of the neighbours in this direction).
+# Each entry of PAIRS is one of 4 directions: (index of pixels, index of the neighbours of these pixels).
 PAIRS = (
     ((..., ALL, FRONT), (..., ALL, BACK)),
     ((..., FRONT, ALL), (..., BACK, ALL)),
@@ -66,7 +66,7 @@ def filter_once(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def weighted_difference(images: Tensor, one: Any, other: Any) -> tuple[Tensor, Tensor]:
-    """Return the colour differences `images[other]` - `images[one]`, and the bilateral filter's weights for them."""
+    """Return the differences `images[other]` - `images[one]`, and the bilateral filter's weight of each difference."""
     difference = images[other] - images[one]
     return difference, difference.square().sum(1, keepdim=True).mul_(FACTOR).exp_()
 

@@ -22,11 +22,11 @@ LEAKY_SLOPE = 0.2  # slope of the leaky ReLU below 0 (paper Table 2)
 EPSILON = 1e-8  # added under square roots, in pixel norm (paper section 4.2) and minibatch stddev
 WIDEST = 1024  # largest number of features that these Triton kernels support: a tile holds all features of a pixel
 TILE = 2048  # how many numbers a Triton program holds at a time: 16 per thread
-IMAGE_TILE = 8192  # numbers that a Triton program of the kernel `stddev` holds: 512 feature maps of 4x4
-PROGRAMS = 512  # number of Triton programs that sum over pixels: about 4 on each of an H200's 132 multiprocessors
+IMAGE_TILE = 8192  # how many numbers a program of the kernel `stddev` holds at a time: 512 maps of 4x4 pixels
+PROGRAMS = 512  # at most this many Triton programs sum over pixels: about 4 for each of an H200's 132 multiprocessors
 REASON_WIDTH = 120  # messages quote at most this many characters of Triton's error
 
-Rows = Callable[[], Tensor]  # returns a tensor [PROGRAMS, …] for a gradient; Triton program i adds its share to row i
+Rows = Callable[[], Tensor]  # returns a buffer [PROGRAMS, …]; Triton program i adds its part of a gradient to row i
 
 
 @cache
@@ -62,7 +62,7 @@ def launch(name: str, programs: int, on: Tensor, *arguments: object, **constants
 
 
 def launch_tiles(name: str, x: Tensor, *others: object, most: float | None = None, **constants: float) -> None:
-    """Launch the Triton kernel `name` for the channels-last tensor `x` [N, C, …], in at most `most` programs."""
+    """Launch the Triton kernel `name` on channels-last `x` [N, C, …], in at most `most` programs (None: no limit)."""
     columns = 1 << (x.shape[1] - 1).bit_length()  # C, rounded up to a power of two
     rows, pixels = max(TILE // columns, 1), x.numel() // x.shape[1]
     tiles = ceil(pixels / rows)
@@ -94,7 +94,7 @@ def pixel_norm(x: Tensor) -> Tensor:
 
 
 class PixelSums:
-    """Sums gradients over pixels in a fixed order: each Triton program has its own row, and `take` adds up all rows."""
+    """Sums gradients over pixels in a fixed order: each Triton program has a row; the method `take` adds up rows."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.parameters, self.used = parameters, set[int]()
@@ -102,7 +102,7 @@ class PixelSums:
         self.memory: Tensor | None = None  # [PROGRAMS, sum of sizes]
 
     def rows(self, number: int) -> Tensor:
-        """The tensor [PROGRAMS, size] for the gradient of `self.parameters[number]`."""
+        """The buffer [PROGRAMS, size] in which Triton adds up the gradient of `self.parameters[number]`."""
         if self.memory is None:
             self.memory = torch.zeros(PROGRAMS, sum(self.sizes), device=self.parameters[0].device)
         self.used.add(number)
@@ -121,7 +121,7 @@ class PixelSums:
 
 
 def bias_act_backward(y: Tensor, gradient: Tensor, scale: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-    """The gradient of x for `BiasAct` or, with `scale`, `bias_act_norm_`.  Adds the bias's gradient to `rows`."""
+    """The gradient of x in `BiasAct` or, given `scale`, `bias_act_norm_`.  Adds the bias gradient to buffer `rows`."""
     gradient, y = dense(gradient), dense(y)
     result = torch.empty_like(gradient)
     pitch, most = (0, inf) if rows is None else (rows.stride(0), PROGRAMS)
@@ -130,7 +130,7 @@ def bias_act_backward(y: Tensor, gradient: Tensor, scale: Tensor | None = None, 
 
 
 class BiasAct(torch.autograd.Function):
-    """Leaky ReLU of x [N, C, …] + bias [C], differentiable twice.  `rows` returns a tensor for the bias's gradient."""
+    """Leaky ReLU of x [N, C, …] + bias [C], differentiable twice.  `rows()` returns the bias gradient's buffer."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor, rows: Rows) -> Tensor:

@@ -3,8 +3,8 @@
 On tensor cores, convolving a few feature maps takes almost as long as convolving 64 (MAPS).  Channels-last images
 [N, C, H, W] lie in memory like images [N, k C, H, W / k], whose pixels are packs of k pixels.  The kernel for packs
 holds each weight k times, and zeros elsewhere.  With fused resampling, packs of the larger images have 2k pixels.
-Shapes: N batch size, H height, W width, S and L feature maps of the smaller and the larger images.
-Without resampling, S counts output maps, and L counts input maps.
+Shapes: N batch size, H height, W width, S channels of the smaller images (a layer's input or output), L channels of
+the larger images.  Without resampling, S counts output channels, and L counts input channels.
 """
 
 from functools import cache
@@ -30,7 +30,7 @@ def places(k: int, rescaling: Rescaling, dtype: torch.dtype, device: torch.devic
     """Return a mask, which is 1 where a packed kernel holds a tap (weight) of the unpacked kernel, and 0 elsewhere.
 
     Axes: pixel in the smaller image's pack; one of REACH packs of the larger image; pixel in that pack; kernel column.
-    For pixel a of the smaller image (input or output), kernel column t reads pixel a * stride + t - 1 of the larger.
+    Kernel column t links pixel a of the smaller image (input or output) to pixel a * stride + t - 1 of the larger.
     """
     side, stride = side_and_stride(rescaling)
     sizes = (k, REACH, k * stride, side)
@@ -57,7 +57,7 @@ def with_maps(images: Tensor, maps: int) -> Tensor:
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
     """Convolve `x` [N, I, H, W] with a `kernel` from `pack_kernel`, and add `bias` [O]; returns [N, O, …]."""
     result = (_to_large if rescaling is Rescaling.up else _to_small)(x, kernel, bias, rescaling)
-    return result.detach()  # without `detach`, autograd would see a view, which activations may not overwrite
+    return result.detach()  # without `detach`, autograd would see a view, which in-place activations may not overwrite
 
 
 def grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> Tensor:

@@ -23,7 +23,7 @@ BLOCK = 32  # a Triton program computes BLOCK x BLOCK elements of one tap of a c
 
 
 class Transform(NamedTuple):
-    """How Triton makes a convolution kernel from a weight.  `triton_kernels` reads the integer fields by position.
+    """How Triton makes a convolution kernel from a weight.  Triton kernels read the integer fields by position.
 
     The kernel is the sum of `copies`**2 copies of the weight.  Copy (i, j) is moved down by i - `shift` taps, and right
     by j - `shift` taps.  A packed kernel holds this sum once for each pixel of a pack.
@@ -39,7 +39,7 @@ class Transform(NamedTuple):
     copies: int
     shift: int
     taps: int  # kernel size of the weight: 3 for a 3x3 convolution
-    origin: int  # offset in the weight at which reading begins: its first tap or, to mirror the kernel, its last tap
+    origin: int  # memory offset in the weight where reading begins: first tap or, to mirror the kernel, last tap
     row_step: int  # the weight's memory stride along output maps or, with upsampling, along input maps
     column_step: int
     tap_step: int
@@ -133,7 +133,7 @@ class Plan:
 
 
 class Prepare(torch.autograd.Function):
-    """Makes all convolution kernels.  `backward` reads gradients from `asides`; the layers' backward passes fill it."""
+    """Makes all convolution kernels.  `backward` reads gradients, which layers' backward passes append to `asides`."""
 
     @staticmethod
     def forward(
@@ -166,7 +166,7 @@ def prepare_together(
     """Make all convolution kernels in one Triton launch; yield the kernels and the parameters of each request.
 
     Each kernel comes with a list that collects the kernel's gradients.  Each parameter comes with a function that
-    returns a tensor for the gradient.  `plans` caches tables on the GPU, because CUDA graphs can't copy CPU tensors.
+    returns the gradient's buffer.  `plans` caches tables on the GPU, because CUDA graphs can't copy CPU tensors.
     """
     about = tuple((request.weight.data_ptr(), request.transforms) for request in requests)
     plan = plans[about] = plans.get(about) or Plan(requests)

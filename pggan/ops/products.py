@@ -3,8 +3,8 @@
 PyTorch multiplies matrices with MKL, which uses AVX-512 only on Intel's processors.  On other processors with AVX-512,
 this file calls oneDNN, which is up to twice as fast (docs/decisions.md).
 
-In im2col, the window around each pixel becomes a row of one matrix; the kernel is the other matrix.  With fused
-pooling, windows are 4x4 pixels at stride 2.  A convolution with fused upsampling is the adjoint of one with pooling.
+In im2col, each pixel's window becomes a row of one matrix; the kernel is the other matrix.  Fused pooling needs windows
+of 4x4 pixels at stride 2.  A convolution with fused upsampling is the adjoint of a convolution with fused pooling.
 Shapes: N batch size, H height, W width, I input and O output feature maps, T windows in a batch, K numbers per window.
 """
 
@@ -174,7 +174,7 @@ def empty(like: Tensor, *shape: int) -> Tensor:
 def _multiply(windows: Tensor, matrix: Tensor, large: Tensor, rescaling: Rescaling) -> Tensor:
     _, stride = side_and_stride(rescaling)
     result = empty(large, len(large), matrix.shape[1], large.shape[2] // stride, large.shape[3] // stride)
-    mm(windows, matrix, out=_pixels(result))  # `out=`, because a view of `mm`'s result could not be overwritten later
+    mm(windows, matrix, out=_pixels(result))  # `out=`, as in-place activations can't overwrite a view of `mm`'s result
     return result
 
 

@@ -15,7 +15,7 @@ from pggan.ops import fused
 from pggan.ops.convolution import Switches
 from pggan.ops.fused import LEAKY_SLOPE, Rows, dense, launch_tiles
 
-MOST_CHANNELS = 3  # the Triton kernel `narrow` has sums for at most three channels
+MOST_CHANNELS = 3  # the Triton kernel `narrow` adds up the gradients of at most three image channels
 Operands = tuple[Tensor, Tensor | None, Tensor]  # weight, bias, images
 
 
@@ -25,7 +25,7 @@ class Layer(NamedTuple):
     to_rgb: bool
     scale: float  # multiplies the weight
     dtype: torch.dtype  # dtype of the feature maps
-    rows: Sequence[Rows]  # two functions; each returns the tensor to which Triton adds the gradient of weight or bias
+    rows: Sequence[Rows]  # two functions, which return buffers to which Triton adds the gradients of weight and bias
 
 
 def steps(images: Tensor, weight: Tensor, layer: Layer) -> tuple[int, ...]:
@@ -74,7 +74,7 @@ class FromRgb(torch.autograd.Function):
 
 
 class FromRgbGradient(torch.autograd.Function):
-    """`FromRgb`'s backward pass.  Returns the images' gradient; `layer.rows` return tensors for the other gradients."""
+    """Backward pass of `FromRgb`: returns the images' gradient; adds weight and bias gradients to `layer`'s buffers."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd accepts no keyword arguments

@@ -71,7 +71,7 @@ def bias_act_backward(
 
 @triton.jit(do_not_specialize=["pixels"])
 def blend(old, new, alpha, result, pixels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Set result [P, C] to (1 - alpha) * old + alpha * new; exact if alpha [] is 0 or 1."""
+    """Set result [P, C] to (1 - alpha) * old + alpha * new, exactly at alpha 0 and 1; alpha [] is a scalar tensor."""
     _, _, places, inside = _tile(tl.program_id(0), pixels, C, ROWS, COLUMNS)
     a = tl.load(alpha)
     first = tl.load(old + places, mask=inside, other=0.0).to(tl.float32)
@@ -140,14 +140,14 @@ def narrow(
 ):  # fmt: skip
     """Set `result` to a 1x1 convolution of features `wide` [P, C] to images, compute parameter gradients, or do both.
 
-    Each program adds its share of the gradients to its own row of `of_weight` and `of_bias`.  Outputs may be None.
+    Each program adds its part of the gradients to its row of `of_weight` and `of_bias`.  An output of None is skipped.
     From-RGB's backward pass: x are the images, y [P, C] is the layer's output, and `wide` is the gradient of y.  `wide`
     is first multiplied by the derivative of leaky ReLU.  The bias's gradient is the sum of `wide`.
     To-RGB: y is None, `wide` is the input, and x is the gradient of the output.  The bias's gradient is the sum of x.
     """
     program, column = tl.program_id(0), tl.arange(0, COLUMNS)
     total_wide = tl.zeros((ROWS, COLUMNS), tl.float32)
-    # w0 to w2 add up `wide` times a channel of x, for up to three channels.  x0 to x2 add up the channels alone.
+    # w0, w1 and w2 add up `wide` times channel 0, 1 and 2 of x.  x0, x1 and x2 add up channel 0, 1 and 2 of x alone.
     w0, w1, w2 = total_wide, total_wide, total_wide
     x0, x1, x2 = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32)
     for tile in range(tiles):
@@ -269,7 +269,7 @@ def _copies(source, row_places, column_places, y, x, copies, shift, taps, step, 
 def _packed_copies(source, r, c, y, pack, k, pixels, stride, rows, columns, row_step, column_step, copies, taps, step):
     """Return one tile of a packed kernel (packed.py).  The tile's elements may come from different taps of a weight."""
     # Tap x connects pixel a of the smaller image (input or output) to pixel a * stride + x - 1 of the larger image.
-    # The packed kernel covers three packs side by side.  In both images, pixel 0 is the first of the second pack.
+    # The packed kernel covers three packs side by side.  In both images, pixel 0 is the first pixel of the middle pack.
     x = (1 - r // rows * stride)[:, None] + ((pack - 1) * pixels + c // columns)[None, :]
     inside = (r < k * rows)[:, None] & (c < pixels * columns)[None, :]
     source += (r % rows * row_step)[:, None] + (c % columns * column_step)[None, :]
@@ -283,7 +283,7 @@ def _packed_copies(source, r, c, y, pack, k, pixels, stride, rows, columns, row_
 
 @triton.jit
 def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
-    """Scale, cast and arrange the weights at the memory `addresses` for convolutions, and write them to `result`."""
+    """Make convolution kernels (`result`) from the weights at the memory `addresses`: scale, cast and rearrange."""
     entry = tl.load(owners + tl.program_id(0))
     row = table + entry * FIELDS
     rows, columns, height, width = tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
@@ -309,7 +309,7 @@ def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["uses"])
 def gradients(table, factors, owners, parts, result, uses, BLOCK: tl.constexpr):
-    """Set `result` to the gradients of all weights: each is the sum of tensors in `parts`, whose number is `uses`."""
+    """Set `result` to the gradients of all weights.  `parts` has `uses` gradients of each kernel, to be added up."""
     entry = tl.load(owners + tl.program_id(0))
     row = table + entry * FIELDS
     rows, columns, height, width = tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)

@@ -22,7 +22,7 @@ from pggan.ops.products import LinearMap, bmm, empty, mm, prefers_onednn
 LARGE_MAP = 36  # oneDNN is faster than MKL if a transform's matrix has at least this many rows or columns
 CHUNK = 2**21  # how many numbers in Winograd's domain are computed at a time: as many as fit into the CPU's cache
 
-# In one dimension, PIXELS maps 6 pixels, and TAPS 3 weights, to Winograd's domain; RESULT maps products to 4 pixels.
+# Along one axis, PIXELS maps 6 pixels and TAPS maps 3 weights to Winograd's domain; RESULT maps products to 4 pixels.
 PIXELS = (
     (4, 0, -5, 0, 1, 0),
     (0, -4, -4, 1, 1, 0),
@@ -47,13 +47,13 @@ ALWAYS_0 = 2  # fused resampling skips this index of Winograd's domain: upsampli
 
 @dataclass(frozen=True)
 class Maps:
-    """Matrices that transform pixels and kernels to Winograd's domain, and their products back to pixels."""
+    """Matrices that map pixels and kernels to Winograd's domain, and the products of both back to pixels."""
 
     pixels: Tensor  # [K, window * window]
     taps: Tensor  # [K, 9]
     result: Tensor  # [outcome * outcome, K]
     window: int  # side of an input tile, in pixels
-    stride: int  # distance of neighbouring input tiles, in pixels
+    stride: int  # distance between neighbouring input tiles, in pixels
     outcome: int  # side of an output tile, in pixels
 
 

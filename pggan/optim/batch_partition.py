@@ -16,7 +16,7 @@ class BatchPartition:
     """Tells which images of a batch `rank` gets, if there are `world_size` ranks.
 
     A batch is cut into chunks of images.  Without `elastic`, each rank gets one chunk.  With `elastic`, the number of
-    chunks does not depend on `world_size`; each rank gets one or more chunks, and computes each in a separate pass.
+    chunks does not depend on `world_size`; each rank gets one or more chunks, with a separate pass for each chunk.
     """
 
     rank: int
@@ -24,7 +24,7 @@ class BatchPartition:
     stddev_group: int
     elastic: bool
     configured_micro_batch_size: int | None  # largest number of images in a backward pass; None: no limit
-    most_chunks: int = 4  # with `elastic`: largest number of chunks, unless the micro-batch limit requires more
+    most_chunks: int = 4  # with `elastic`: largest number of chunks, unless the micro-batch limit requires more chunks
 
     def chunk_size(self, batch: int) -> int:
         """The number of images in a chunk, for a batch of `batch` images; the last chunk may have fewer."""
@@ -57,7 +57,7 @@ class BatchPartition:
         return max(len(replace(self, rank=rank).indices(batch)) for rank in range(self.world_size))
 
     def require_enough(self, batch: int) -> None:
-        """Raise UserError unless ranks get whole minibatch-stddev groups; without `elastic`, all get equally many."""
+        """Raise UserError unless ranks get whole minibatch-stddev groups and, if not `elastic`, equally many groups."""
         ranks = 1 if self.elastic else self.world_size
         unit = self.stddev_group * ranks
         if batch % unit and (ranks > 1 or batch > unit):

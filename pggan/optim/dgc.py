@@ -1,7 +1,7 @@
 """Deep gradient compression (DGC) for Adam: ranks send the largest entries of an update now, and the others later.
 
 Each rank adds its Adam updates to a residual, and sends the residual's largest entries.  The mean of all messages is
-subtracted from the weights.  Source: Lin et al. 2018 for SGD; docs/scaling.md derives Adam's variant for beta1 = 0.
+subtracted from the weights.  Source: Lin et al. 2018 for SGD; docs/scaling.md derives DGC for Adam with beta1 = 0.
 
 Shapes: P trained parameters of one network, k entries per message, n ranks.
 """
@@ -29,7 +29,7 @@ class DgcReducer(GradientReducer):
     has_moments = True
 
     def __init__(self, group: ProcessGroup, state: State, *, ratio: float, warmup_images: int) -> None:
-        """Makes `Descent` the optimizers of `state`.  `ratio`: share of entries sent after `warmup_images` images."""
+        """Makes `Descent` the optimizer of G and D.  `ratio`: share of entries sent after a phase's `warmup_images`."""
         super().__init__()
         self.group, self.ratio, self.warmup_images = group, ratio, warmup_images
         self._state = state
@@ -50,7 +50,7 @@ class DgcReducer(GradientReducer):
         agreed = torch.cat([sums, (~torch.isfinite(buffer.flat.sum())).float()[None]])
         self.group.wait(self.group.start(dist.all_reduce, agreed))
         finite, count = agreed[-1] == 0, max(round(self._share * len(gradient)), 1)
-        # `select` divides gradients by (loss scale / number of ranks), because the loss was multiplied by this factor.
+        # The method `select` divides gradients by (loss scale / number of ranks), the factor that multiplied the loss.
         scale = torch.ones_like(agreed[-1]) if trainable.scale is None else trainable.scale
         compressor = self._compressor(trainable.name.lower(), len(gradient))
         message = compressor.select(gradient, count, finite, scale / self.group.world_size)
@@ -124,7 +124,7 @@ class Compressor:
         self.residual.grad = gradient
         self.adam.step(-1.0, (~finite).float(), divisor)  # with learning rate -1, Adam adds the update to the residual
         # The message gets the residual's entries r with the largest r^2 * sqrt(v), where v is Adam's second moment.
-        # With |residual| instead of its square, results were worse: weights with small gradients got few updates.
+        # With |r| instead of r^2, results were worse: weights with small gradients got few updates.
         indices = largest(self.exp_avg_sq.sqrt().mul_(self.residual).mul_(self.residual), count).sort().values
         waiting = self.residual[indices]
         sent = waiting.clamp(-MAX_FP8, MAX_FP8).to(SENT_AS)
@@ -139,7 +139,7 @@ def share_to_send(ratio: float, warmup_images: int, since: int) -> float:
 
 
 def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
-    """Pack one-byte `values` [k], the entries at ascending `indices` [k] of a vector [P] (P = `size`), into a message.
+    """Pack `values` [k] (one byte each) and their ascending `indices` [k] in a vector [P] (P = `size`) into a message.
 
     A message has the number of entries in each block (int32), all indices within blocks (uint16), and all values.
     """

@@ -12,7 +12,7 @@ from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.reducer import FlatBuffer, GradientReducer, Handle
 from pggan.optim.state import Trainable
 
-NodeSums = dict[range, Tensor]  # {range of chunks: sums [P + S] of gradients and S scalars over the chunks}
+NodeSums = dict[range, Tensor]  # {range of chunks: sum [P + S] of these chunks' gradients and scalars}
 
 
 class ElasticReducer(GradientReducer):

@@ -15,7 +15,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.state import StateDicts, Trainable
 
 EXTRA_STATE = "compression"  # key of a checkpoint under which a reducer stores its own tensors
-# `start_all_reduce` returns this function, which waits for all ranks, sets each `grad`, and returns summed scalars [S].
+# A Handle is a function that waits for all ranks, sets each weight's `grad`, and returns the summed scalars [S].
 Handle = Callable[[], Tensor]
 
 
@@ -59,12 +59,12 @@ class GradientReducer:
         self._sums[id(trainable)] = sums if before is None else before + sums
 
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
-        """Start to sum the gradients of all ranks.  Losses are scaled so that the sum is the mean over the batch."""
+        """Start to sum the gradients of all ranks.  Losses are scaled so that the sum is the batch's mean gradient."""
         sums = self._sums.pop(id(trainable))
         return lambda: sums
 
     def extra_state(self) -> StateDicts:
-        """The reducer's own tensors for a checkpoint on rank 0; {} on other ranks.  All ranks must call this method."""
+        """On rank 0, the reducer's own tensors for a checkpoint; on others, {}.  All ranks must call this method."""
         return {}
 
     def load_extra_state(self, saved: dict[str, Tensor]) -> None:

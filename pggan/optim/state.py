@@ -15,7 +15,7 @@ from pggan.optim.updates import Adam, flatten_storage, new_moments
 
 # Loss scaling for float16 (Micikevicius et al. 2018, section 3.2), as torch.amp.GradScaler does it.
 INIT_SCALE = 2.0**12  # first loss scale; with GradScaler's 2^16, the first updates would overflow and be skipped
-MAX_SCALE = 2.0**24  # largest loss scale; a larger one is useless, because float16 numbers underflow below 2^-24
+MAX_SCALE = 2.0**24  # largest loss scale; a larger scale is useless, because float16 numbers underflow below 2^-24
 GROWTH_INTERVAL = 2000  # the loss scale doubles after this many updates without an overflow (GradScaler's default)
 
 AUGMENTATION = "augmentation"  # key of ADA's tensors in a checkpoint; absent without ADA
@@ -46,7 +46,7 @@ class Trainable:
         return norm if self.scale is None else norm / self.scale
 
     def update(self, learning_rate: float | Tensor, wrong: Tensor, skip: Tensor) -> None:
-        """Take one step, without waiting for the GPU, and free the gradients.
+        """Take one optimizer step, without waiting for the GPU, and free the gradients.
 
         If `wrong` is true (infinite or NaN loss or gradient), the step is skipped.  `skip` is `wrong` as float32.
         """
@@ -74,7 +74,7 @@ class State:
     flat_weights: Tensor  # [P]; G's weights are views of this tensor
     flat_averages: Tensor  # [P]; the weights of `g_ema` are views of this tensor
     images: int = 0  # number of real images shown
-    phase_index: int = -1  # the phase of the last update; -1 before the first update
+    phase_index: int = -1  # index of the latest step's phase; -1 before the first step
 
     def reset_optimizers(self) -> None:
         """Reset Adam's moments, as the official code does whenever a phase begins."""
@@ -109,7 +109,7 @@ class State:
 
 
 def new_state(architecture: Architecture, seed: int, device: torch.device, *, half: bool = False) -> State:
-    """Build a new state.  `seed` decides the weights, except in a user's own D.  `half`: scale losses for float16."""
+    """Build a new state.  `seed`: for initial weights, except in a user's own D; `half`: scale losses for float16."""
     with torch.device(device):
         generator, discriminator = Generator(architecture), new_discriminator(architecture)
         g_ema = Generator(architecture)  # deepcopy(generator) would corrupt memory if tensors are PyTorch's FakeTensors

@@ -15,8 +15,8 @@ ALIGNMENT = 16  # in a flat tensor, each weight tensor begins at a multiple of 1
 class Adam:
     """Adam (Kingma and Ba, 2015, algorithm 1) for the weights that have gradients.
 
-    The results have the same bits as those of `torch.optim.Adam(…, fused=True)`.  But torch's class imports PyTorch's
-    compiler, which would delay every start by seconds.
+    The results equal those of `torch.optim.Adam(…, fused=True)` bit for bit.  But the class `torch.optim.Adam` imports
+    PyTorch's compiler, which would delay every start by seconds.
     """
 
     def __init__(self, weights: Iterable[Tensor]) -> None:
@@ -25,7 +25,7 @@ class Adam:
 
     @torch.no_grad()
     def step(self, rate: float | Tensor, skip: Tensor | None = None, scale: Tensor | None = None) -> None:
-        """Update the weights, except if the tensor `skip` is 1.  `scale`: loss scale, which divides gradients."""
+        """Update the weights, except if the tensor `skip` is 1.  Gradients are divided by the loss `scale`."""
         used = [weight for weight in self.weights if weight.grad is not None]
         for weight in used:
             if weight not in self.state:

@@ -64,7 +64,7 @@ def run(config: BenchConfig) -> int:
 def report(
     config: BenchConfig | BenchScalingConfig, device: torch.device, rows: list[Row], next_line: str, **keys: Any
 ) -> None:
-    """Print `rows` as a table or, with json=true, as JSON; the JSON also contains `keys`."""
+    """Print `rows` as a table or, with json=true, as JSON; `keys` {name: value} are added to the JSON."""
     if config.json:
         about = {"hardware": hardware(device), "versions": versions(), "loss": vars(config.loss)}
         print(json.dumps({**about, **keys, "stages": rows}, indent=1))
@@ -89,8 +89,8 @@ def phase_of(resolution: int, batch: int) -> Phase:
 
 
 def measured(steps: dict[str, Step], phase: Phase, device: torch.device, config: BenchConfig) -> dict[str, float]:
-    """Time the functions in `steps` {name: function} in turns; returns {name: median seconds of a step}."""
-    interval = config.loss.reg_interval  # number of steps per gradient penalty; a round has whole intervals
+    """Time the functions in `steps` {name: function} alternately; returns {name: median seconds of a step}."""
+    interval = config.loss.reg_interval  # every `interval`-th step has a gradient penalty; a round has whole intervals
     count = interval if device.type == "cpu" else interval * -(-QUEUED_UPDATES // interval)
     images = 2 * torch.rand(phase.batch, 3, phase.resolution, phase.resolution, device=device) - 1
     reals = Reals(images.contiguous(memory_format=torch.channels_last), None, None)

@@ -54,7 +54,7 @@ class CostCounter:
             labels = torch.empty(count, a.num_classes) if a.num_classes else None
 
         def critic(images: Tensor, sub_batches: int = 1) -> tuple[Tensor, Tensor]:
-            images = images.clone()  # FlopCounterMode counts gradients of a clone, but not of a leaf tensor.
+            images = images.clone()  # FlopCounterMode counts a gradient's FLOPs for a clone, not for a leaf tensor.
             scores: tuple[Tensor, Tensor] = self.d(images, phase.resolution, alpha, sub_batches)
             return scores
 
@@ -69,7 +69,7 @@ class CostCounter:
                 for terms in (of_d, of_g):
                     torch.autograd.backward([term.sum() for term in terms.loss.values()])
             counts = counter.get_flop_counts().get("Global", {})  # A multiply-add counts as two FLOPs.
-            # FLOPs of torch.bmm are left out: it only builds convolution kernels, once for any batch size.
+            # FLOPs of torch.bmm are left out: bmm only prepares convolution weights, once for any batch size.
             return sum(flops for operation, flops in counts.items() if operation is not torch.ops.aten.bmm)
 
         plain, penalized = step(()), step(loss.penalties())
@@ -153,7 +153,7 @@ class Link(NamedTuple):
 
 # Network protocols leave 92 % of a link's bit rate for data.
 # The latencies of NVLink, PCIe and RDMA are from NCCL's cost model (algorithm ring, protocol Simple).
-# The latency through sockets at 1 Gbit/s is half of a measured round trip; 30 microseconds for faster links is a guess.
+# The latency of 1 Gbit/s sockets is half of a measured round trip; the 30 microseconds of faster sockets are a guess.
 LINKS = {
     "nvlink": Link(400e9, 3.6e-6, "NVLink 4, 450 GB/s each way; measured all-reduces reach 360 to 480 GB/s"),
     "pcie": Link(12e9, 5.7e-6, "PCIe 4.0 x16, 31.5 GB/s each way, through the host's memory"),

@@ -28,13 +28,13 @@ from pggan.run.eta import TRAINING_SHARE
 from pggan.training.timing import Speed, StepTimes, nearest, speed_of
 
 MAX_SECONDS, MAX_SHARE = 60.0, 0.02  # measurements take at most 60 seconds, and at most 2 % of `hours=`
-FEATURES_COST = 1.6  # with pretrained features in D, a step at 64x64 takes 1.6 x as long (recipe orl_64, one thread)
-ATTEMPTS = 3  # Measured step times can change the choice of networks; at most 3 choices are measured.
+FEATURES_COST = 1.6  # with pretrained features in D, steps at 64x64 take 1.6 times as long (recipe orl_64, one thread)
+ATTEMPTS = 3  # Measured step times can change the choice of networks; steps are measured for at most 3 choices.
 MAX_HEADERS = 200  # Image sizes are read from at most 200 file headers, which takes about a second.
 MAX_SEARCHED = 50  # Faces are looked for in at most 50 photographs, which takes about five seconds.
 SMALL_SHARE = 0.2  # share of images that may be smaller than the final resolution; training leaves these images out
 CLEARLY_FASTER = 0.9  # The number of CPU threads is halved if a step then takes at most 90 % of the former time.
-MAX_AVATAR = 256  # highest final resolution for avatars; larger avatars show no more details
+MAX_AVATAR = 256  # highest final resolution for avatars (drawn cartoon faces); larger avatars show no more details
 
 
 class MeasuredCosts:
@@ -57,7 +57,7 @@ class MeasuredCosts:
         return found
 
     def measure(self, config: TrainConfig, recipe: Recipe, seconds: float) -> None:
-        """Time steps of `recipe` for up to `seconds`, to correct predictions; `config` has the values of `recipe`."""
+        """Time steps for at most `seconds` seconds, to correct predictions; `config` has the values of `recipe`."""
         stable = {phase.resolution: phase for phase in config.schedule.build().phases}
         phases = [replace(phase, batch=self._local(recipe.batch, side)) for side, phase in stable.items()]
         found = self.times(config, recipe.sizes).measured(phases, seconds)
@@ -73,10 +73,10 @@ class MeasuredCosts:
 
 
 def choose_threads(costs: MeasuredCosts, recipe: Recipe, measure: Callable[[], None]) -> list[Choice]:
-    """Halve the number of CPU threads while that makes steps clearly faster; returns at most one `Choice`.
+    """Halve PyTorch's number of CPU threads as long as this makes steps clearly faster; returns one `Choice` or none.
 
     If other programs use the CPU, the threads of a step wait for one another: two threads can be slower than one.
-    Args: costs: predicts step times of `recipe`; measure: times steps with the threads in use, and corrects `costs`.
+    Args: costs: predicts step times of `recipe`; measure: times steps with the current threads, and corrects `costs`.
     """
     threads, choices = torch.get_num_threads(), list[Choice]()
     while threads > 1:
@@ -84,7 +84,7 @@ def choose_threads(costs: MeasuredCosts, recipe: Recipe, measure: Callable[[], N
         torch.set_num_threads(threads // 2)
         if ratios:
             measure()
-        else:  # steps are too slow to be measured in the time allowed, so a matrix product is timed
+        else:  # steps are too slow to be timed in the time allowed, so a matrix product is timed instead
             costs.speed = speed_of(costs.device, costs.config.precision)
         side = max(ratios.keys() & costs.ratios.keys(), default=recipe.sizes.resolution)
         new = costs(recipe.sizes, recipe.batch)
@@ -100,7 +100,7 @@ def choose_threads(costs: MeasuredCosts, recipe: Recipe, measure: Callable[[], N
 
 
 def extra(has_features: bool, side: int) -> float:
-    """The factor by which D's pretrained features lengthen a step at resolution `side`; 1 without features."""
+    """How many times as long D's pretrained features make steps at resolution `side`; 1 if D has no features there."""
     return FEATURES_COST if has_features and side >= FEATURES_FROM else 1.0
 
 
@@ -163,7 +163,7 @@ def find_recipe(
 
 
 def facts_of(config: DataConfig) -> DataFacts:
-    """Find number, resolution, channels and classes of the images; of unprepared images, only a sample is opened.
+    """Find the number, resolution, channels and classes of the images; opens only a sample of unprepared images.
 
     Raises UserError if there are no usable images, or if data.labels=true but the images are not prepared.
     """

@@ -179,7 +179,7 @@ def image_facts(config: DataConfig) -> tuple[int, int]:
 
 
 def tables(plan: dict[str, Any], *, scales: bool) -> list[RenderableType]:
-    """The tables and footnotes of a plan; if `scales` is true, with the tables of work and of scaling."""
+    """The tables and footnotes of a plan; if `scales` is true, also the tables of FLOPs and memory, and of scaling."""
     found = [time_table(plan), *([work_table(plan), scaling_table(plan["scaling"])] if scales else [])]
     return [*(Padding(table, (0, 0, 1, 0)) for table in found), Group(*map(Text, plan["notes"][: 4 + scales]))]
 

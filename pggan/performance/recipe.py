@@ -13,19 +13,19 @@ from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.core.schedule import PerResolution, value_at
 from pggan.core.text import duration
 
-# {resolution: images} of stable phases and of fades before the last phase; up to 64x64 as in avatars_32 and orl_64.
+# {resolution: images} for each stable phase or fade before the last phase; up to 64x64 as in avatars_32 and orl_64.
 STABLE = {4: 1500, 8: 2500, 16: 5000, 32: 8000, 64: 16_000, 128: 32_000, 256: 64_000, 512: 128_000}
 FADE = {8: 1500, 16: 3000, 32: 5000, 64: 8000, 128: 16_000, 256: 32_000, 512: 64_000, 1024: 128_000}
 MAX_IMAGES = 600_000  # largest number of images in any phase before the last, as in the official presets
 # In long runs, all phases before the last are lengthened by one factor, so that they take 30 % of the time.
 # Phases are not lengthened by a factor below 1.5, because slightly longer phases make short runs worse.
-# After five minutes, KID (x 1000, lower is better) of avatars is 263 with recipe `demo`, and 294 with longer phases.
+# After five minutes, KID (x 1000) of avatars (cartoon faces) is 263 with recipe `demo`, and 294 with longer phases.
 GROWTH_SHARE, LONGER_FROM = 0.3, 1.5
-# A final resolution R needs time for growth up to R, and then for FINAL[R] images at R (estimates above 64x64).
+# The final resolution can be R if there is time to grow to R, and then to show FINAL[R] images (guesses above 64x64).
 # With final resolution 32x32, KID of avatars is 522 after 18,000 images; with 16x16, 586 after twice the time.
 # With final resolution 64x64, KID of avatars is 524 after 43,000 images; with 32x32, 550 after a similar time.
 FINAL = {4: 500, 8: 2000, 16: 5000, 32: 10_000, 64: 20_000, 128: 10**5, 256: 3 * 10**5, 512: 10**6, 1024: 3 * 10**6}
-# More than 64 feature maps need time for 10 * FINAL[R] images, and at least 200,000, at the final resolution R.
+# Networks get more than 64 feature maps if there is time for max(10 * FINAL[R], 200,000) images at R.
 # After half an hour of training, KID (x 1000) of avatars is 217 with 64 feature maps, and 347 with 128 feature maps.
 WIDTHS, WIDER, WIDER_FROM = (64, 128, 256, 512), 10, 200_000
 MIN_WIDTH = {4: 64, 128: 128, 256: 256, 512: 512}  # least model.fmap_max by final resolution
@@ -33,7 +33,7 @@ BASE, MAX_BASE = 8, 8192  # model.fmap_base is BASE * final resolution * model.f
 # On a CPU, runs of fewer than SHORT_RUN images use small batches, because more updates help short runs.
 # With batches of 4 instead of 8, KID (with Inception, x 1000) of portraits falls from 2.9 to 1.5 at 32x32.
 # At 64x64 with batches of 8, KID falls from 2.4 to 1.5 if lower resolutions have batches of 4 instead of 8.
-# At 64x64, 34 of 48 faces have no defect with batches of 4, and 24 with 8 (26 and 19 with pretrained features).
+# At 64x64, batches of 4 give 34 of 48 faces without defect, batches of 8 give 24 (with pretrained features: 26, 19).
 # Longer runs on a CPU use batches of 16: after 476,000 avatars, KID (x 1000) is 217 with batches of 16, 268 with 8.
 SHORT_RUN, LONG_RUN_BATCH, DRAWN_BATCH, PHOTOS_BATCH = 200_000, {4: 16}, {4: 8}, {4: 4, 128: 8}
 GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}
@@ -44,13 +44,13 @@ FALLING_SHARE = 0.14  # learning rates fall to 0 in the last 14 % of images at t
 PUBLISHED_FROM = 512  # From this final resolution on, loss and learning rates are as in the paper's code.
 # {model.fmap_max: learning rate}: 0.006 is from recipe orl_64, 0.0025 from StyleGAN2-ADA; the others lie between them.
 RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}
-# Long runs with under 5,000 photographs use ADA, an augmentation.  A short run (1,349 portraits) was worse with ADA.
+# Long runs with under 5,000 photographs use adaptive discriminator augmentation (ADA).  A short run was worse with ADA.
 FEW_IMAGES = 5000
 STABLE_KEY, FADE_KEY = "schedule.stable_images", "schedule.fade_images"
 
 
 class Choice(NamedTuple):
-    """A key that the program has chosen, its value, and the reason that the program prints."""
+    """A configuration key that pggan has chosen, the key's value, and the reason that pggan prints."""
 
     key: str
     value: Any
@@ -106,7 +106,7 @@ class Recipe:
 
     @property
     def grows(self) -> bool:
-        """Whether this run begins with trained weights (grow= or init_from=) at schedule.first_resolution."""
+        """Whether this run starts with weights trained up to schedule.first_resolution (grow= or init_from=)."""
         return self.config.init_from is not None and not self.scales
 
     @property
@@ -119,7 +119,7 @@ class Recipe:
         self.choices += [Choice(*each, reason) for each in values.items() if each[0] not in self.given]
 
     def choose(self) -> None:
-        """Choose network sizes, batch sizes, phase lengths and the keys in `rules`; the user's own keys stay."""
+        """Choose network sizes, batch sizes, phase lengths and the keys in `self.rules`; keep the user's values."""
         self.choose_sizes()
         before, self.batch = [*self.choices], self.batch_sizes(self.sizes.resolution)
         is_short = self.choose_lengths() < SHORT_RUN
@@ -141,7 +141,7 @@ class Recipe:
         # At 64x64 with pretrained features, 39 of 64 faces have no defect with loss.gamma=12, and 24 with loss.gamma=4.
         # Without pretrained features, KID (x 1000) of portraits is 83 with loss.gamma=4, and 97 with loss.gamma=12.
         # At 32x32, KID (with Inception, x 1000) of portraits is 2.6 with loss.gamma=1, and 6.2 with loss.gamma=3.
-        at_64 = 12.0 if self.sizes.features else 4.0  # 4 also if the user or init_from= has set model.features
+        at_64 = 12.0 if self.sizes.features else 4.0  # also 4 for model.features set by the user or init_from=
         least = at_64 if photos and side == FEATURES_FROM and loss == "logistic" else 1.0
         gamma = gamma_by_rule(side, batch, least)
         gamma_by = f"0.0002 x {side}^2 / {batch}, at least {least:g}, because smaller values were worse"
@@ -153,22 +153,22 @@ class Recipe:
         few = photos and not is_short and facts.images < FEW_IMAGES and loss != "wgan_gp"
         augmentation = self.config.augmentation
         adapts = few if "augmentation" not in given else augmentation.name == "ada"
-        # The EMA's half-life is images / part.  Of 48 portraits, 40 have no defect with part=15, and 28 with part=60.
-        part = 60 if drawn else 15  # With part=15, drawn images have a worse sliced Wasserstein distance.
+        # The EMA's half-life is images / part.  Of 48 fakes, 40 faces have no defect with part=15, and 28 with part=60.
+        part = 60 if drawn else 15  # With part=15, avatars have a worse sliced Wasserstein distance (SWD).
         rampup, half_life = two_digits(min(images / 2, 500_000)), two_digits(min(max(images / part, 1000), 10_000))
         ticks = round(min(max(self.seconds / 120, 60), 600))  # log lines: one every two minutes, but 60 to 600 in all
         return [
             (published, {"loss": "wgan_gp"}, f"the published loss for {side}x{side}"),
-            (not published, {"loss": "logistic"}, "as in the recipe demo: two thirds of wgan_gp's time"),
+            (not published, {"loss": "logistic"}, "as in the recipe demo; needs two thirds of the time of wgan_gp"),
             (loss in ("logistic", "relativistic"), {"loss.gamma": gamma}, gamma_by),
             (loss == "logistic", {"loss.reg_interval": 8}, "as in the recipes demo and orl_64"),
-            ("schedule.learning_rate_g" not in given, rates, rates_by),  # The user's rate of G is also D's default.
+            ("schedule.learning_rate_g" not in given, rates, rates_by),  # By default, D has the user's rate of G.
             (drawn and not published, {"model.bilateral": 4}, "lowers KID of avatars from 530 to 232"),
             (drawn and not published and maps < 128, {"model.residual": True}, "lowers KID of avatars from 660 to 591"),
             (photos and small and channels in (1, 3), {"model.blur": True}, "lowers KID of portraits from 810 to 710"),
             (drawn, {"data.mirror": False}, "as in recipe demo"),
             (few, {"augmentation": "ada"}, f"D would memorize so few photographs (under {FEW_IMAGES:,}) in a long run"),
-            (adapts, {"augmentation.rampup_images": rampup}, "so that ADA's p can reach 1 within the run"),
+            (adapts, {"augmentation.rampup_images": rampup}, "so that ADA's probability p can reach 1 within the run"),
             (True, {"ema.half_life_images": half_life}, f"1/{part} of all images, at least 1,000 and at most 10,000"),
             (self.grows, {"ema.rampup": None}, "the averaged generator is already trained"),
             (not self.grows, {"ema.rampup": 0.2 if is_short else 0.05}, "recipe demo" if is_short else "StyleGAN2-ADA"),
@@ -231,9 +231,9 @@ class Recipe:
         return model.architecture(sizes.resolution, self.facts.channels, self.facts.num_classes).width(resolution)
 
     def least_seconds(self, sizes: NetworkSizes, images: int = 0) -> float:
-        """The seconds to grow to the final resolution, and to train there for `images` images (0: `final_images`).
+        """The seconds to grow to the final resolution, and to train there for `images` images (0: `self.final_images`).
 
-        Growth counts at most as many seconds as the final resolution, unless the user has set the lengths of phases.
+        Growth counts at most as many seconds as training at the final resolution, unless the user set phase lengths.
         """
         side, each = sizes.resolution, self.costs(sizes, self.batch_sizes(sizes.resolution))
         growth, final = growth_seconds(each, *self.lengths()), (images or self.final_images(side)) * each[side]
@@ -243,19 +243,19 @@ class Recipe:
         """The least number of images that a run with the final resolution `side` has to show at `side`."""
         if self.grows:
             fade = int(value_at(FADE, max(side, 8)))
-            trained = fade // 2 if self.transfers else 0  # With grow=, the weights are trained at `side`.
+            trained = fade // 2 if self.transfers else 0  # With grow=, weights are already trained at `side`.
             return trained if side <= self.config.schedule.first_resolution else fade
         return int(value_at(FINAL, side))
 
     def lengths(self) -> tuple[PerResolution, PerResolution]:
-        """Two tables {resolution: images}, for stable phases and for fades; `choose_lengths` fits them to the time."""
+        """{resolution: images} for stable phases, and for fades; the method `choose_lengths` fits both to the time."""
         schedule = self.config.schedule.build()
         default = STABLE | ({schedule.first_resolution: 0} if self.grows else {})  # this resolution is trained already
         stable = schedule.stable_images if self.scales or STABLE_KEY in self.given else default
         return stable, schedule.fade_images if self.scales or FADE_KEY in self.given else FADE
 
     def batch_sizes(self, resolution: int, *, short: bool = True) -> dict[int, int]:
-        """Return {resolution: batch size} up to `resolution`: the user's sizes, or the best for the device and run.
+        """Return {resolution: batch size} up to `resolution`: the user's values, or defaults for the device and run.
 
         A batch has at least one minibatch-stddev group per rank, and at most as many images as the training set.
         """

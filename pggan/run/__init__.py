@@ -1,1 +1,1 @@
-"""Sets up and runs the training, and writes reports and checkpoints; also has `pggan inspect` and `pggan monitor`."""
+"""Sets up and runs training, with reports and checkpoints; has the commands `pggan inspect`, `timelapse`, `monitor`."""

@@ -142,7 +142,7 @@ def find_source(
     schedule = config.schedule.build()
 
     def find_checkpoint() -> tuple[Checkpoint | None, list[str]]:
-        for directory in (run_dir / "checkpoints", run_dir / "samples" / FOLDER):  # only this run writes there
+        for directory in (run_dir / "checkpoints", run_dir / "samples" / FOLDER):  # only this run writes into both
             clean_partials(directory)
         found, notes = find_resume_point(config.resume, run_dir)
         if found is not None:  # wrong settings raise an error here, before the slow preparation of images
@@ -162,7 +162,7 @@ def find_source(
     changed = {key: line for key, line in found if key not in ("resume", "run_dir")}
     growth = ("schedule.first_resolution", "schedule.stable_images", "schedule.fade_images")
     if config.hours is not None or not any(key.startswith(growth) for key in changed):
-        # The checkpoint has the schedule that hours= has changed.  Keys that the user has changed have priority.
+        # Image counts that hours= has changed come from the checkpoint, except schedule keys that the user has changed.
         schedule = with_plan(schedule, {key: header[key] for key in header if f"schedule.{key}" not in changed})
     with group.collective_errors():
         if checkpoint is not None:
@@ -177,7 +177,7 @@ def find_source(
 
 
 def restore(config: TrainConfig, source: Source, trainer: Trainer, group: ProcessGroup) -> None:
-    """On all ranks, load the checkpoint to resume from, else the weights of init_from=; add lines to `source.notes`."""
+    """On all ranks, load the checkpoint to resume from, else the init_from= weights; log lines go to `source.notes`."""
     checkpoint, state, notes = source.checkpoint, trainer.state, source.notes
     with group.collective_errors():
         if checkpoint is not None:

@@ -38,7 +38,7 @@ class LastingConsole(Console):
     """A console on stderr that goes quiet, instead of failing, when its pipe or terminal is closed."""
 
     def __init__(self) -> None:
-        # rich's Jupyter mode would add a new copy of the live view for every frame, so the mode is off.
+        # The Jupyter mode of rich is off, because it would print a new copy of the live view every second.
         super().__init__(stderr=True, highlight=False, markup=False, emoji=False, force_jupyter=False)
 
     def say(self, text: str, style: str | None = None) -> None:
@@ -105,7 +105,7 @@ class TrainingConsole:
         self.images, self.phase = images, phase
 
     def tick(self, scalars: dict[str, float]) -> str:
-        """Show `scalars` in the live view or, if there is none, print them; returns the line for train.log."""
+        """Show `scalars` in the live view or, without a live view, print a line; returns the line for train.log."""
         left, side = scalars["speed/eta_seconds"], self.phase.resolution
         self.end = time.monotonic() + left
         if words := quality(scalars):

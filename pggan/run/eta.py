@@ -10,12 +10,12 @@ from pggan.core.schedule import Course, Schedule
 from pggan.core.text import duration
 from pggan.training.timing import PhaseTimes
 
-# The speed is a weighted mean over steps.  A weight's half-life is 60 s, or half the elapsed time if that is longer.
+# The speed is an exponentially weighted mean over steps, with a half-life of 60 s or, if longer, half the elapsed time.
 HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
-TRUSTED_SECONDS = 3.0  # if steps were timed before training, their speed has the weight of 3 seconds of training
+TRUSTED_SECONDS = 3.0  # if steps were timed before training, this timing counts as much as 3 seconds of training
 TRAINING_SHARE = 0.98  # training gets this share of the time limit; saving the last checkpoint gets the rest
 KNOWN_SHARE = 0.1  # phases are shortened only after 10 % of the time limit, when enough steps have been timed
-PLANNED = ("growth_images", "lr_decay_images", "total_images")  # image counts that hours= changes and checkpoints store
+PLANNED = ("growth_images", "lr_decay_images", "total_images")  # image counts that hours= changes, saved in checkpoints
 ENDLESS = 10**12  # an image count that no run reaches
 
 
@@ -26,7 +26,7 @@ class Eta:
     course: Course
     phase_times: PhaseTimes
     images: int
-    now: float  # time of the last observation, in seconds of `time.monotonic()`
+    now: float  # time of the last speed measurement, on the clock of time.monotonic()
     max_share: float = 0.0  # evaluations are expected to take at most this share of the run's time
 
     def __post_init__(self) -> None:
@@ -34,7 +34,7 @@ class Eta:
         self._began, self._evaluating = self.now, 0.0
 
     def evaluated(self, seconds: float) -> None:
-        """Leave the `seconds` of an evaluation out of the measured training speed."""
+        """Exclude the `seconds` that an evaluation took from the measured training speed."""
         self._evaluating += seconds
         self.now += seconds
 
@@ -67,7 +67,7 @@ class TimeLimit:
     def plan(self, images: int, now: float, reserve: float = 0.0) -> None:
         """Change the schedule so that training ends in time, with `reserve` seconds left for the last evaluation.
 
-        The earlier phases are shortened if the last phase would get less than half of its configured time.
+        Earlier phases are shortened if the last phase would get less than half of its configured share of the time.
         """
         eta, course, last, whole = self.eta, self.eta.course, self.configured.phases[-1], 3600 * self.hours
         spent = now - self.began
@@ -84,7 +84,7 @@ class TimeLimit:
     def _grown_within(self, seconds: float, images: int) -> Schedule:
         """Return the schedule with shorter phases, so that the last phase begins within `seconds` from now."""
         schedule, planned = self.eta.course.schedule, self.configured.growth_images
-        # A phase that has begun keeps at most its present length. Later phases get at most their configured lengths.
+        # A phase that has begun can't get more images than it has now; later phases, not more than configured.
         phases = zip(schedule.phases[:-1], planned, strict=True)
         schedule = schedule.with_growth([of.end - of.start if of.start < images else count for of, count in phases])
         first = schedule.phases[-1].start
@@ -94,19 +94,19 @@ class TimeLimit:
 
 
 def plan_of(schedule: Schedule) -> dict[str, Any]:
-    """Return the image counts in `schedule` under the keys in PLANNED."""
+    """Return a dictionary from the keys in PLANNED to the image counts in `schedule`."""
     return dict(zip(PLANNED, ([*schedule.growth_images], schedule.lr_decay_images, schedule.total), strict=True))
 
 
 def with_plan(schedule: Schedule, plan: dict[str, Any]) -> Schedule:
-    """Return `schedule` with the image counts in `plan` under the keys in PLANNED; a missing key changes nothing."""
+    """Return a copy of `schedule` with the image counts in `plan` (keys as in PLANNED); missing keys change nothing."""
     growth = plan.get("growth_images", ())
     schedule = schedule.with_growth(growth) if len(growth) == len(schedule.growth_images) else schedule
     return replace(schedule, **{key: plan[key] for key in PLANNED[1:] if key in plan})
 
 
 def until(seconds: float, now: datetime) -> str:
-    """Describe the next `seconds` and their end in words, such as "about 2.3 h, until 12:15"."""
+    """Return a text with the duration `seconds` and the clock time of its end, such as "about 2.3 h, until 12:15"."""
     end = now + timedelta(seconds=min(seconds, 3e9))  # at most a century, because datetime ends in the year 9999
     clock = f"{end:%H:%M}" if end.date() == now.date() else f"{end:%H:%M on %d %B %Y}"
     return f"about {duration(float(f'{seconds:.2g}'))}, until {clock}"

@@ -23,7 +23,7 @@ MAX_POINTS = 100  # without evaluation.interval_images, a run has at most 100 ev
 
 
 def is_better(mark: dict[str, Any], best: Any) -> bool:
-    """Whether the result `mark` beats `best`: by another metric, a later phase or, in the same phase, a lower value."""
+    """Whether result `mark` replaces `best`: another metric, a later phase, or a lower value in the same phase."""
     if best is None or best["metric"] != mark["metric"]:
         return True
     this, other = ((-one["resolution"], one["fading"], one["value"]) for one in (mark, best))
@@ -40,7 +40,7 @@ class TrainingEvaluator:
     reporter: Reporter | NullReporter
     run_dir: Path
     interval_images: int | None  # if None, `share` decides how often evaluations run
-    share: float  # largest share of the run's time for evaluations; the first and last one may exceed this share
+    share: float  # evaluations take up to this share of the run's time; the first and last evaluations may exceed it
     images: int  # image count at which the run starts or resumes
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class TrainingEvaluator:
         return every is not None and bool(self.evaluator.metrics) and is_due(every, before, images)
 
     def at_tick(self, g_ema: Generator, phase: Phase, images: int, total: int) -> dict[str, float]:
-        """Evaluate on all ranks if an evaluation is due; returns the metrics by TensorBoard tag."""
+        """Evaluate on all ranks if an evaluation is due; returns {TensorBoard tag: value}, {} without evaluation."""
         metrics = self.evaluator.metrics.values()
         if all(phase.resolution < one.least_resolution for one in metrics) or not self._is_time(images, total):
             return {}
@@ -74,14 +74,14 @@ class TrainingEvaluator:
             shown = RenderSettings(phase.resolution, phase.alpha)
             found = self.evaluator.evaluate(g_ema, shown, self.pyramid, group=self.group)
         except (UserError, RemoteUserError, torch.OutOfMemoryError) as error:  # failed evaluations must not end a run
-            if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:  # else other ranks would wait
+            if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:  # else other ranks hang
                 raise StepFailed("Out of memory in an evaluation.", "Set evaluation.metrics=[] to skip it.") from error
             self.reporter.line(f"No evaluation at {images:,} images: {error}")
             return {}
         finally:
             self._evaluated_at, self.took = images, time.monotonic() - began
             self._spent += self.took
-            if self.interval_images is None:  # `Eta` counts such evaluations by `share`, not by the measured speed
+            if self.interval_images is None:  # the class `Eta` counts such evaluations apart from the training speed
                 self.reporter.evaluated(self.took)
         for note in found.notes if is_first else ():
             self.reporter.line(note)
@@ -91,12 +91,12 @@ class TrainingEvaluator:
         return {f"metrics/{name}": value for name, value in found.values.items()}
 
     def _is_time(self, images: int, total: int) -> bool:
-        """Whether an evaluation is due. The last step always has one. Without an interval, rank 0's clock decides."""
+        """Whether an evaluation is due; at the end, always. If `interval_images` is None, rank 0's clock decides."""
         if (is_last := images >= total) or self.interval_images is not None:
             return is_last or self.is_due(self._evaluated_at, images)
         if images - self._evaluated_at < total / MAX_POINTS:
             return False
-        allowed = self.share * (time.monotonic() - self._began)  # for the evaluations so far, this one and the last one
+        allowed = self.share * (time.monotonic() - self._began)  # seconds for past evaluations, this one, the final one
         return bool(self.group.broadcast_object(self._spent + 2 * self.took <= allowed))
 
     def _mark_best(self, values: dict[str, float], phase: Phase) -> None:

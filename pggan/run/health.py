@@ -78,10 +78,10 @@ class Alarms:
     def at_tick(
         self, resolution: int, scalars: Mapping[str, float], *, rates_fall: bool
     ) -> tuple[dict[str, float], list[str]]:
-        """Return the state of every alarm (1 or 0) by TensorBoard tag, and the texts of new alarms."""
+        """Return {TensorBoard tag: value} for all alarms (1: on, 0: off), and the texts of new alarms."""
         if resolution != self._resolution:
             self._resolution, self._said = resolution, set[str]()
-            self._recent[REALS_SIGN].clear()  # scores at two resolutions can't be compared, so the old ones go
+            self._recent[REALS_SIGN].clear()  # scores at two resolutions can't be compared, so old scores are dropped
         found = {
             "gradients": self._gradients(scalars),
             # While learning rates decay, even good runs have a D that is right about most reals, so this alarm is off.

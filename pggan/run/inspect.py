@@ -34,7 +34,7 @@ SHEET_TILE = 128  # largest side in pixels of an image on the contact sheet
 
 
 def run(config: InspectConfig) -> int:
-    """Print the facts of the run, data set or picture that `config` names; returns the exit code."""
+    """Print facts about the run, generator file, data set or picture that `config` names; returns the exit code."""
     if config.image is not None:
         facts, step = facts_of_picture(Path(config.image)), next_command("explore")
     elif config.data is not None:
@@ -44,19 +44,19 @@ def run(config: InspectConfig) -> int:
         facts = facts_of_generator(path) if path.is_file() else facts_of_run(path)
         step = next_command("sample", "seeds=0-63", run=config.run)
     if config.json or not any(facts.values()):
-        print(json.dumps(facts, indent=1) if config.json else "No mark: the file does not say how it was made.")
+        print(json.dumps(facts, indent=1) if config.json else "No mark: no metadata say how the file was made.")
         return 0
     table = Table(Column(), Column(overflow="fold"), show_header=False)
     for name, value in facts.items():
         parts = [f"{key} {each}" for key, each in value.items()] if isinstance(value, dict) else [str(value)]
         table.add_row(name, ", ".join(parts))
-    Console(markup=False, emoji=False).print(table)  # Rich must not interpret [b] or :cat: in a path
+    Console(markup=False, emoji=False).print(table)  # else rich would read [b] in a path as bold and :cat: as an emoji
     print(step)
     return 0
 
 
 def facts_of_run(path: Path) -> dict[str, Any]:
-    """Return the facts of the checkpoint `path`, or of the newest valid checkpoint in the run directory `path`."""
+    """Return facts about the checkpoint `path`, or about the newest valid checkpoint of the run directory `path`."""
     checkpoint, _ = resolve_checkpoint(path, "run")
     best, header = best_of(checkpoints_of(path)), checkpoint.header
     about = reached(path) if checkpoints_of(path) else {}  # a single checkpoint has no metrics and pictures
@@ -73,7 +73,7 @@ def facts_of_run(path: Path) -> dict[str, Any]:
 
 
 def facts_of_generator(path: Path) -> dict[str, Any]:
-    """Return the facts of a generator file, such as the resolution, the parameters and the licence."""
+    """Return facts about a generator file, such as the resolution, the number of parameters and the licence."""
     with refusing_generators(path):
         about, parameters = read_generator_header(path), Counter[str]()
         for name, (_, shape) in stored_tensors(path).items():
@@ -95,7 +95,7 @@ def parameters_in(checkpoint: Checkpoint, network: str) -> int:
 
 
 def facts_of_picture(path: Path) -> dict[str, Any]:
-    """Return the facts that pggan has stored inside a picture or film; raises UserError if `path` can't be read."""
+    """Return source type and description from the XMP metadata of a picture or film; raises UserError if unreadable."""
     try:
         return mark_in(path)
     except OSError as error:
@@ -103,7 +103,7 @@ def facts_of_picture(path: Path) -> dict[str, Any]:
 
 
 def facts_of_data(config: InspectConfig) -> dict[str, Any]:
-    """Return the facts of a prepared data set; if `config.sheet` is set, also writes a contact sheet."""
+    """Return facts about a prepared data set; if `config.sheet` is set, also writes a contact sheet."""
     pyramid = ImagePyramid(Path(str(config.data)))
     if config.sheet is not None:
         count, tile = min(SHEET_IMAGES, pyramid.images), min(pyramid.resolution, SHEET_TILE)
@@ -125,7 +125,7 @@ def facts_of_data(config: InspectConfig) -> dict[str, Any]:
 
 
 def timelapse(config: TimelapseConfig) -> int:
-    """Write a film of the grids of fakes that a run has stored during training; returns the exit code."""
+    """Write a time-lapse film of the grids of fakes that a run has stored during training; returns the exit code."""
     out, folder = output_path(config.out, config.run, "timelapse", ANIMATED), Path(config.run) / "samples" / FOLDER
     grids = grids_in(folder)
     if not grids:

@@ -44,7 +44,7 @@ class Run:
     evaluator: TrainingEvaluator
     interruption: StopSignal
     writer: CheckpointWriter
-    metadata: dict[str, Any]  # what every checkpoint of the run stores, such as the configuration
+    metadata: dict[str, Any]  # entries that every checkpoint of the run stores, such as the configuration
     pictures: Pictures | None  # None except on rank 0
     tick_images: int
     most_skipped: int  # training rolls back after this many skipped updates in a row
@@ -65,7 +65,7 @@ class Run:
     def next_phase(self) -> Phase | None:
         """Return the phase of the next step, or None if training must end.
 
-        Raises NonFiniteError, on all ranks, if the last checkpoint has NaN or infinite numbers.
+        Raises NonFiniteError, on all ranks, if the newest checkpoint has NaN or infinite numbers.
         """
         group, images = self.group, self.state.images
         if images >= self.course.schedule.total:
@@ -96,7 +96,7 @@ class Run:
 
     def after_step(self, phase: Phase, metrics: dict[str, Tensor]) -> None:
         """Draw, report and save whatever is due after a step; raises NonFiniteError after too many skipped updates."""
-        self.group.limit_steps_in_flight()  # first, so that `end_if_stalled` can end a process that hangs below
+        self.group.limit_steps_in_flight()  # first: records a CUDA event that the watchdog `end_if_stalled` watches
         images = self.state.images
         step = Step(phase, images - phase.batch, images, is_last=images >= self.course.schedule.total)
         self._numbers.add(metrics)
@@ -122,7 +122,7 @@ class Run:
             self.limit.plan(step.images, time.monotonic(), reserve=self.evaluator.took)
         self.course.schedule = group.broadcast_object(self.course.schedule)
         if is_sound:  # after a skipped update, the weights may be broken, so they are not evaluated
-            shown = self.course.at(step.images - 1)  # phase of this step; `step.images` may be in the next phase
+            shown = self.course.at(step.images - 1)  # phase of this step; the next phase may begin at `step.images`
             scalars |= self.evaluator.at_tick(state.g_ema, shown, step.images, self.course.schedule.total)
         if loss.scores_are_log_odds and "scores/reals" in values:
             reals, fakes = (torch.from_numpy(values[f"scores/{kind}"]) for kind in ("reals", "fakes"))
@@ -143,7 +143,7 @@ class Run:
         self._saved_at = state.images
 
     def _wait_for_checkpoint(self) -> bool:
-        """Wait until the last checkpoint is written; returns False if the checkpoint has NaN or infinite numbers."""
+        """Wait until the newest checkpoint is on disk; returns False if the checkpoint has NaN or infinite numbers."""
         try:
             self.writer.wait()
         except NonFiniteError as problem:
@@ -151,7 +151,7 @@ class Run:
         return self._problem is None
 
     def finish(self) -> int:
-        """Write the last checkpoint and the film; returns the exit code.
+        """Write the final checkpoint and the film; returns the exit code.
 
         All ranks raise NonFiniteError if the checkpoint has NaN or infinite numbers.
         """
@@ -161,7 +161,7 @@ class Run:
         if self._wait_for_checkpoint() and self.group.is_main:
             prune(self.run_dir, images, self.writer.keep)  # removes old checkpoints that a killed command has left
         if problem := self.group.broadcast_object(str(self._problem or "")):
-            raise self._problem or NonFiniteError(problem)  # the error of rank 0 itself also has the image count
+            raise self._problem or NonFiniteError(problem)  # rank 0's own error also stores the image count
         reporter.console.close()
         if images < schedule.total:
             reporter.line(f"Interrupted at {images:,} images; everything is saved.")

@@ -68,10 +68,10 @@ def run(config: MonitorConfig) -> int:
 
 
 def cockpit(directory: Path) -> str:
-    """Return the end of a TensorBoard URL that pins charts of the runs in `directory` and turns smoothing off."""
+    """Return a suffix for TensorBoard's URL, which pins charts of the runs in `directory` and turns smoothing off."""
     events = sorted(directory.rglob(EVENTS), key=lambda path: path.stat().st_mtime, reverse=True)
     runs = [*dict.fromkeys(path.parent for path in events)]
-    top = directory.resolve().name if directory in runs else ""  # see the symlink in `run`
+    top = directory.resolve().name if directory in runs else ""  # see the symlink in the function `run`
     names = [Path(top, path.relative_to(directory)) for path in runs[:MAX_FACES]]
     faces = {"plugin": "images", "tag": "images/averaged_fakes", "sample": 0}
     cards: list[dict[str, Any]] = [{**faces, "runId": f"defaultExperimentId/{name}"} for name in names]

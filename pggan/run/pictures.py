@@ -26,17 +26,17 @@ from pggan.sampling.images import FOLDER, MIN_TILE, GridFacts, Pixels, contact_s
 MAX_GRID = 2**22  # maximum number of pixels in a preview grid; encoding a grid of this size takes a second
 FILM_GRIDS = 200  # number of frames in the film of a run
 FILM_SIDE, FILM_FPS = 256, 25  # side of the film in pixels, and frames per second
-LEAST_SECONDS = 60  # runs of less than 60 seconds write no film, because writing it takes a second
+LEAST_SECONDS = 60  # runs of less than 60 seconds write no film, because writing a film takes a second
 MAX_TILE = 128  # longest side in pixels of an image in a frame of the film
 MAX_STORED_PIXELS = 2**16  # maximum number of pixels in a stored frame of the film; a frame's file is below 200 KB
-MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # limits of the fakes in TensorBoard's projector: count, sum of pixels
+MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # maximum number of fakes in TensorBoard's projector, and of all their pixels
 POINTS, POINTS_FILE = "projector", "projector_config.pbtxt"  # folder and file that TensorBoard's projector reads
 POINT_TILE = 32  # side in pixels of an image in TensorBoard's projector
 
 
 @dataclass(frozen=True)
 class Step:
-    """The number of images shown before a training step and after it (`images`); before the first step, both are 0."""
+    """A training step; `before` and `images` count images shown before and after the step, both 0 before training."""
 
     phase: Phase
     before: int
@@ -117,7 +117,7 @@ class Pictures:
 
     def _store_frame(self, phase: Phase, images: int) -> None:
         fakes = draw_seeds(self.state.g_ema, self.columns**2, phase.resolution, phase.alpha)
-        if len(fakes) >= FACES:  # 4 fakes can't fill the terminal's row of 8 thumbnails, so they are not shown there
+        if len(fakes) >= FACES:  # 4 fakes can't fill the terminal's row of 8 thumbnails, which stays as it is
             self.reporter.console.faces(fakes)
         small = shrink(fakes, max(phase.resolution // self.tile, 1))
         facts = GridFacts(images, phase.resolution, phase.alpha, round(self.reporter.hours, 6), self.columns)
@@ -128,7 +128,7 @@ class Pictures:
 def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, phase: Phase) -> None:
     """Show the input features of D's last layer, for reals and fakes, in TensorBoard's projector."""
     side, d = phase.resolution, state.d.network
-    if not isinstance(d, Discriminator):  # a module from Python code
+    if not isinstance(d, Discriminator):  # D is the user's own module
         return
     group = state.g_ema.architecture.stddev_group  # the minibatch standard deviation in D needs whole groups of images
     count = min(MAX_POINTS, MAX_POINT_PIXELS // side**2, pyramid.images) // group * group
@@ -148,7 +148,7 @@ def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, ph
     faces = torch.from_numpy(shrink(images.numpy(), max(side // POINT_TILE, 1))).permute(0, 3, 1, 2) / 255
     faces = faces[:, :3] if faces.shape[1] in (3, 4) else faces[:, :1].expand(-1, 3, -1, -1)
     step: Any = f"{POINTS}/{state.images:09d}"  # add_embedding stores the points in this folder of the run directory
-    shutil.rmtree(Path(board.log_dir, step), ignore_errors=True)  # remains of a command that was killed after this step
+    shutil.rmtree(Path(board.log_dir, step), ignore_errors=True)  # files of a command that was killed after this step
     board.add_embedding(torch.cat(features), rows, faces, step, "features_of_D", ["name", "kind"])
     # Each call adds an entry to POINTS_FILE. TensorBoard would show the oldest, so only the newest entry is kept.
     points = (file := Path(board.log_dir, POINTS_FILE)).read_text("utf-8").rpartition("embeddings {")

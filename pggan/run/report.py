@@ -52,7 +52,7 @@ class Reporter:
             temporary.write_text("".join(f"{line}\n" for line in kept), "utf-8")
         self.console = TrainingConsole(run_dir, course, images)
         self.board = SummaryWriter(str(run_dir), purge_step=images + 1 if images else 0)
-        self._first = images and images + 1  # image count of the first TensorBoard entries of this command
+        self._first = images and images + 1  # image count (step) of the first TensorBoard entries of this command
         self._tick_images, self._tick_time = images, time.monotonic()
 
     def __enter__(self) -> Self:
@@ -85,7 +85,7 @@ class Reporter:
         """Write the configuration and this run's row of the HParams table to TensorBoard."""
         configuration = OmegaConf.to_yaml(OmegaConf.create(description)).splitlines()
         self.board.add_text("run/configuration", "\n".join(f"    {line}" for line in configuration), self._first)
-        # Unlike `SummaryWriter.add_hparams`, `hparams` lets the HParams table show all metrics of the run.
+        # Unlike `SummaryWriter.add_hparams`, the function `hparams` lets the HParams table show all metrics of the run.
         values = flatten({key: description[key] for key in COMPARED})
         compared = {key: value for key, value in values if isinstance(value, bool | int | float | str)}
         _, start, self._end_of_row = hparams(compared, {})  # type: ignore[no-untyped-call]
@@ -103,7 +103,7 @@ class Reporter:
         title = f"Phase {phase.index + 1} of {len(self.course.schedule.phases)}: {phase.name}, batch {phase.batch}"
         self.line(title if is_new else f"{title}, resumed at {images:,} images")
         if is_new:
-            # This entry is at step `images + 1`: a run that resumes at `images` deletes it and writes it again.
+            # This entry has step `images + 1`: a run that resumes at `images` deletes this entry and writes it again.
             self.board.add_text("phases", title, images + 1)
 
     def tick(self, images: int, phase: Phase, scalars: dict[str, float]) -> None:

@@ -22,7 +22,7 @@ def choose_run_dir(run_dir: str | None, name: str) -> Path:
     """Return `run_dir` as a path, or outputs/<name>/<date>_<time> if `run_dir` is None."""
     if run_dir is not None:
         path, remedy = Path(run_dir), "Choose another name."
-        if re.search(r"[\0-\x1f\x7f\ud800-\udfff]", run_dir):  # a surrogate stands for a byte that is not UTF-8
+        if re.search(r"[\0-\x1f\x7f\ud800-\udfff]", run_dir):  # surrogates stand for bytes that are not UTF-8
             raise UserError(f"run_dir={run_dir!a} has control characters, or is not valid UTF-8.", remedy)
         if path == Path(NEWEST):
             raise UserError("run_dir=newest does not work, because run=newest is the newest run of all.", remedy)
@@ -35,7 +35,7 @@ def choose_run_dir(run_dir: str | None, name: str) -> Path:
 
 
 def beside(run_dir: Path) -> Path:
-    """Return an unused path for a run that grows `run_dir`, such as photos-grown-2; only recipe.yaml may be there."""
+    """Return a path for a run with grow=run_dir, such as photos-grown-2: unused, or a folder with only recipe.yaml."""
     run_dir = run_of(run_dir)
     stem = re.sub(r"-grown(-\d+)?$", "", run_dir.absolute().name)
     paths = (run_dir.parent / f"{stem}-grown{'' if number == 1 else -number}" for number in count(1))
@@ -43,7 +43,7 @@ def beside(run_dir: Path) -> Path:
 
 
 def next_start(run_dir: Path) -> str:
-    """Return a text that says how to resume the run or, without a checkpoint, that the same command starts it again."""
+    """Return a hint for the user: how to resume the run or, without a checkpoint, how to start the run again."""
     if not (found := checkpoints_of(run_dir)):
         return "There is no checkpoint yet. The same command starts the run from the beginning."
     return f"To resume from {int(found[-1].name):,} images: {command_line('train', run_dir=run_dir)}"

@@ -15,12 +15,12 @@ from pggan.core.text import command_line, duration, three_digits
 
 METRICS_FILE = "metrics.jsonl"  # each line has the metrics of one report, as a JSON object
 FILM = "growth.webp"  # film of the fakes during training, in the folder samples/
-WIDTH = 65  # the quality is wrapped to lines of 65 characters; a heading and a border add 15 characters
-METRIC = "metrics/"  # prefix of the quality metrics in metrics.jsonl
+WIDTH = 65  # texts on quality are wrapped to lines of 65 characters; heading and border add 15 characters
+METRIC = "metrics/"  # prefix of the names of quality metrics in metrics.jsonl
 
 
 def records_of(run_dir: Path) -> list[dict[str, Any]]:
-    """Return the records in a run's metrics.jsonl, except lines that a kill or a full disk cut short."""
+    """Return the records in a run's metrics.jsonl, except incomplete lines, which a kill or a full disk leaves."""
     path, records = run_dir / METRICS_FILE, []
     for line in path.read_text("utf-8").splitlines() if path.is_file() else []:
         with suppress(ValueError, KeyError, TypeError):

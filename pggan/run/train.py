@@ -22,8 +22,8 @@ from pggan.run.loop import Run
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, next_start
 from pggan.run.summary import ending
 
-RUN_DIR = "run_dir"  # `ProcessGroup.kept` has the run directory under this key; all its other keys are keys compute.*
-MAX_FAILURES = 3  # after this many rollbacks in one process, training counts as diverged
+RUN_DIR = "run_dir"  # key of the run directory in `ProcessGroup.kept()`; all other keys there are compute.* settings
+MAX_FAILURES = 3  # after this many rollbacks in one process, the next NaN or infinite number ends training
 REMEDY = (
     "Lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient penalty "
     "(loss.*), and give the command again with run_dir=: the run resumes from its last checkpoint."
@@ -64,7 +64,7 @@ def ended_at(config: TrainConfig) -> int:
 
 
 def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> int:
-    """Train on one rank; after NaN, infinite numbers or a failed step, the run resumes from its last checkpoint."""
+    """Run this rank's training; after NaN, infinity or a failed step, the run resumes from its newest checkpoint."""
     run: Run | None = None
     began: float | None = None
     stop = False  # whether a signal has asked training to stop
@@ -104,7 +104,7 @@ def resumed(config: TrainConfig, group: ProcessGroup) -> TrainConfig:
 
 
 def require_remedy(group: ProcessGroup, run: Run, problem: NonFiniteError | StepFailed, bad: list[int]) -> None:
-    """Raise UserError if resuming can't help after `problem`; else warn, and keep new compute.* values for later."""
+    """Raise UserError if resuming can't help after `problem`; else warn, and keep compute keys for the resumed run."""
     if isinstance(problem, StepFailed):
         if not problem.compute:
             raise problem
@@ -131,7 +131,7 @@ def require_remedy(group: ProcessGroup, run: Run, problem: NonFiniteError | Step
 
 def join_ranks(config: TrainConfig, info: RankInfo, find_images: FindImages) -> int:
     """Train as one of the ranks that a launcher such as torchrun has started."""
-    if config.compute.deterministic:  # NCCL's NVLS algorithms give varying sums (github.com/NVIDIA/nccl/issues/1497)
+    if config.compute.deterministic:  # NCCL's NVLS algorithms are nondeterministic (github.com/NVIDIA/nccl/issues/1497)
         os.environ.setdefault("NCCL_ALGO", "^NVLS,NVLSTree")
     with killed_if_stopped(config.distributed.heartbeat_timeout_seconds):
         return run_distributed(info, config.devices, partial(train, config, find_images))

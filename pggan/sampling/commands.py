@@ -51,7 +51,7 @@ STRENGTHS = 7  # number of columns in the picture of `pggan directions`
 
 
 def opened(config: DrawConfig, truncation: float = 1.0) -> tuple[TrainedGenerator, RenderSettings]:
-    """Return the generator that `config` names, and the settings for drawing its images."""
+    """Load the generator of `config.run`; returns the generator and the settings in `config` for drawing images."""
     set_threads(config.threads)
     generator = load(config.run, config.device, config.checkpoint)
     return generator, generator.settings(
@@ -60,7 +60,7 @@ def opened(config: DrawConfig, truncation: float = 1.0) -> tuple[TrainedGenerato
 
 
 def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int = 0) -> tuple[Tensor, list[str]]:
-    """Return K latents [K, Z] and K names of image files, for cell `number` of a film's grid (see `interpolate`)."""
+    """Return the K latents [K, Z] of `config` for a film's cell `number` (see `interpolate`), and K file names."""
     if config.latents is None:
         wanted = [seed + 1000 * number for seed in parse_seeds(config.seeds)]
         return generator.latents(wanted), [f"seed-{seed:06d}" for seed in wanted]
@@ -142,7 +142,7 @@ def interpolate(config: InterpolateConfig) -> int:
 
 
 def project_images(config: ProjectConfig) -> int:
-    """Find the latents whose images are nearest to config.image; writes latents.safetensors and projection.png."""
+    """Find the latent whose image is nearest to each config.image; writes latents.safetensors, projection.png."""
     out = output_path(config.out, config.run, "projection", ())
     generator, settings = opened(config)
     side, channels = settings.resolution, generator.network.architecture.channels
@@ -165,7 +165,7 @@ def project_images(config: ProjectConfig) -> int:
 
 
 def find_directions(config: DirectionsConfig) -> int:
-    """Write principal directions to a file, and draw a sheet: each row moves one seed's latent along one direction."""
+    """Write principal directions of latent space, and draw a sheet: each row moves one latent along one direction."""
     out = output_path(config.out, config.run, "directions", (".safetensors",))
     generator, settings = opened(config)
     latents, size = generator.latents(config.seeds), generator.latent_size

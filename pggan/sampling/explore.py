@@ -44,9 +44,9 @@ DIRECTIONS = 8  # number of sliders on the page if the user gives no file of dir
 DIRECTIONS_FILE = "directions.safetensors"  # This file in a run directory holds directions that a user has named.
 SEEDS = 100_000  # The page's random faces have seeds below this number, because short seeds are easy to write down.
 BLOCK = 8  # Films are drawn in blocks of this many frames; between two blocks, the server can draw other images.
-MAX_FRAMES = 3600  # The longest film has two minutes at 30 frames per second.
-MAX_BYTES = 100_000_000  # largest photo in bytes; app.js has the same limit
-MAX_NAMES = 100_000  # largest JSON list of direction names, in bytes
+MAX_FRAMES = 3600  # The longest film lasts two minutes at 30 frames per second.
+MAX_BYTES = 100_000_000  # maximum size of a photo in bytes; app.js has the same limit
+MAX_NAMES = 100_000  # maximum size in bytes of the JSON list with the names of directions
 
 Answer = tuple[int, Iterable[bytes]]  # the length of an HTTP body in bytes, and the pieces of this body in order
 
@@ -80,7 +80,7 @@ def listen(
 
 
 def directions_file(run: str, given: str | None) -> Path | None:
-    """Return the path of the file of directions: `given` or, by default, the run's (None for run=pretrained:NAME)."""
+    """Return the path of the directions' file: `given`, or a default path for `run` (None for run=pretrained:NAME)."""
     if given is not None or run.startswith(PREFIX):
         return None if given is None else Path(given)
     path = run_of(Path(run).parent if Path(run).name == GENERATOR_FILE else Path(run))
@@ -93,7 +93,7 @@ def page_files(
     """Return the web page's files {name: bytes}; raises UserError if the directions do not fit the generator.
 
     Args: run: value of the option run=; directions: file of the sliders' directions (None: the run's file if it exists,
-    else principal directions); about: settings for the page's script; mark: metadata for saved pictures.
+    else principal directions); about: entries of model.json for app.js; mark: description in saved pictures' metadata.
     """
     file, names = directions_file(run, directions), []
     if file is not None and (directions is not None or file.is_file()):
@@ -101,7 +101,7 @@ def page_files(
     else:
         sliders = principal_directions(generator.network, DIRECTIONS, generator.settings().label)
     path = Path(run).absolute()
-    name = path.parent.name if path.is_file() else path.name  # The page names a generator file by the file's directory.
+    name = path.parent.name if path.is_file() else path.name  # The page shows the name of a generator file's folder.
     facts = ("latent_size", "num_classes", "resolution", "alpha", "images")
     levels = [resolution for resolution in generator.resolutions if resolution <= generator.resolution]
     model = {fact: getattr(generator, fact) for fact in facts} | {"resolutions": levels, "name": name} | about
@@ -138,7 +138,7 @@ class Server(ThreadingHTTPServer):
     def film(self, latents: Tensor, query: dict[str, str]) -> bytes:
         """Return a film's bytes, with one frame for each of `latents` [N, Z]; raises UserError for an invalid `query`.
 
-        Small frames are drawn large and shrunk, because the to-RGB layers of lower resolutions are no longer trained.
+        Frames are drawn at full resolution, then shrunk: training no longer updates to-RGB layers of lower resolutions.
         """
         kind, fps, side = query["kind"], int(query["fps"]), int(query["resolution"])
         if kind not in ANIMATED or not 1 <= fps <= 120 or side not in self.generator.resolutions:
@@ -159,7 +159,7 @@ class Server(ThreadingHTTPServer):
             return path.read_bytes()
 
     def search(self, photo: bytes, query: dict[str, str]) -> Answer:
-        """Search for the latent that draws `photo` best; returns an HTTP body with the best latent after each step."""
+        """Find the latent with the image nearest to `photo`; returns an HTTP body: the best latent after each step."""
         settings = self.generator.settings(label=int(query["label"]) if "label" in query else None)
         target = read_target(photo, settings.resolution, self.generator.network.architecture.channels)
         found, count = search(self.generator.network, target, settings, STEPS), ROUNDS + STEPS
@@ -175,10 +175,10 @@ class Server(ThreadingHTTPServer):
         return count * self.generator.latent_size * 4, latents()
 
     def rename(self, content: bytes) -> bytes:
-        """Save the JSON list of names for latent directions; returns a warning if they can't be saved, else b""."""
+        """Save the JSON list of the directions' names; returns a warning if there is no file for names, else b""."""
         names = json.loads(content)
         if not isinstance(names, list) or {*map(type, names)} - {str}:
-            raise ValueError("the names are not a list of texts")
+            raise ValueError("the names are not a list of strings")
         self.files["names.json"] = content
         if self.names is None:
             return b"These names are lost when the server ends, because a pretrained generator has no run directory."
@@ -187,7 +187,7 @@ class Server(ThreadingHTTPServer):
         return b""
 
     def server_close(self) -> None:
-        """Close the server and its thread for drawing: a thread inside PyTorch at exit would abort the process."""
+        """Close the server and the drawing thread: a thread that still ran PyTorch at exit would abort the process."""
         super().server_close()
         self._closed = True
         self._drawing.shutdown(cancel_futures=True)

@@ -23,7 +23,7 @@ from pggan.sampling.marks import mark_film, saving
 STILLS = (".png", ".jpg", ".jpeg", ".webp")
 VIDEO = ".mp4"
 ANIMATED = (VIDEO, ".webp", ".gif")
-MAX_FILM = 512  # Frames of a film are enlarged to at most this side in pixels.
+MAX_FILM = 512  # Small frames of a film are enlarged to at most this side in pixels.
 # Browsers show frames of 10 ms or less for 100 ms.  The next longer frame takes 20 ms in a GIF, and 11 ms in a WebP.
 MOST_FPS = {".gif": 50, ".webp": 90}
 WIDEST = 2048  # Images in a sheet are enlarged only if the sheet stays within this width in pixels.
@@ -92,7 +92,7 @@ def sheet(images: Iterable[Pixels], columns: int, zoom: int, captions: Sequence[
 
 
 def sheet_zoom(resolution: int, columns: int) -> int:
-    """Return the largest zoom (at least 1) for a sheet up to WIDEST pixels wide, with images up to MIN_TILE pixels."""
+    """Return the largest zoom, at least 1, for images up to MIN_TILE pixels wide and a sheet up to WIDEST pixels."""
     return max(min(MIN_TILE, WIDEST // columns) // resolution, 1)
 
 
@@ -123,7 +123,7 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 def film_of(grids: dict[Path, GridFacts], count: int, most: int = MAX_FILM) -> Iterator[Pixels]:
-    """Yield `count` frames [H, W, 3] of a time-lapse film of `grids`, evenly spaced by number of training images."""
+    """Yield `count` frames [H, W, 3] of a time-lapse film: sample `grids`, evenly spaced in number of images shown."""
     paths, facts = [*grids], [*grids.values()]
     with Image.open(paths[-1]) as largest:
         side = largest.width * film_zoom(largest.width, most)

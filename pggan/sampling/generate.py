@@ -15,7 +15,7 @@ from pggan.networks.networks import Generator
 from pggan.sampling.images import Pixels, to_bytes
 
 DRAWN_AHEAD = 16  # Images are drawn in chunks of this many images per CPU thread, so that threads rarely wait.
-PARALLEL_SIDE = 128  # Images of up to this side in pixels are drawn by one thread each, larger images by all threads.
+PARALLEL_SIDE = 128  # On a CPU, one thread draws an image of up to this side in pixels; larger images take all threads.
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class RenderSettings:
     """Settings for drawing images."""
 
     resolution: int
-    alpha: float  # weight of the newest layers, from 0 to 1
+    alpha: float  # fade-in weight of the newest layers, from 0 to 1
     truncation: float = 1.0  # 1 means no truncation
     label: Tensor | int | None = None  # one class for all images, or classes [N]; None if G has no classes
 

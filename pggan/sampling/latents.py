@@ -30,11 +30,11 @@ Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # (starts [F, Z], ends [F,
 Distances = Callable[[Tensor], Tensor]  # maps latents [N, Z] to the distances [N - 1] between successive latents
 
 MAX_SEEDS = 1_000_000  # A million latents of size 512 take 2 GiB.
-SMOOTHNESS = 15  # A Gaussian with a standard deviation of 15 frames (or frames / 6 if less) smooths a random walk.
+SMOOTHNESS = 15  # A Gaussian smooths a random walk; its standard deviation is 15 frames, or frames / 6 if smaller.
 SAMPLES_PER_KEYFRAME = 64  # number of points per keyframe at which a path's length is measured
-CENTER_SEEDS = 1024  # Truncation pulls features towards the mean over this many latents.
+CENTER_SEEDS = 1024  # Truncation pulls 4x4 features towards the mean of 4x4 features over this many latents.
 OBSERVED = 4096  # number of latents for the principal component analysis
-SPARE, ITERATIONS = 8, 8  # With these extra components and power iterations, `pca_lowrank` is exact.
+SPARE, ITERATIONS = 8, 8  # With 8 extra components and 8 power iterations, torch.pca_lowrank is exact.
 
 
 def parse_seeds(seeds: int | str | Iterable[object]) -> list[int]:
@@ -55,7 +55,7 @@ def save_vectors(kind: str, vectors: Tensor, path: Path, about: dict[str, object
 
 
 def load_vectors(kind: str, path: str | Path, size: int) -> Tensor:
-    """Read latents or directions [N, `size`], and normalise directions; raises UserError for invalid vectors."""
+    """Read latents or directions [N, `size`]; scales directions to length 1, and raises UserError for bad vectors."""
     problem = f"{path} has no valid {kind}"
     remedy = f"Give a .safetensors file with {kind} of {size} numbers. Numbers must be finite, and vectors not zero."
     try:
@@ -75,12 +75,12 @@ def slerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
     angle = torch.acos((a * b).sum(1, keepdim=True).clamp(-1, 1))
     direction = (torch.sin((1 - weights) * angle) * a + torch.sin(weights * angle) * b) / torch.sin(angle)
     latents = direction * torch.lerp(length_start, length_end, weights)
-    # Many great circles join two parallel latents, so the interpolation between these is linear.
+    # No unique great circle joins parallel or opposite latents, so the interpolation between them is linear.
     return torch.where(torch.sin(angle) < 1e-6, torch.lerp(start, end, weights), latents)
 
 
 def through(points: Tensor, between: Between, positions: Tensor) -> Tensor:
-    """Return the latents [F, Z] at `positions` [F] in [0, 1] on an open path through `points` [K, Z]."""
+    """Join `points` [K, Z] to a path by `between`; returns this path's latents [F, Z] at `positions` [F] in [0, 1]."""
     times = positions.double() * (len(points) - 1)
     leg = times.long().clamp(max=len(points) - 2)
     points = points.double()
@@ -104,8 +104,8 @@ PATHS: dict[str, Between] = {"slerp": slerp, "lerp": torch.lerp}
 def path_through(keyframes: Tensor, kind: str, frames: int, distances: Distances | None = None) -> Tensor:
     """Return F = `frames` (at least 2) latents [F, Z] on a path through `keyframes` [K, Z]; raises UserError if K is 1.
 
-    Args: kind: slerp (great circles), lerp (straight lines) or loop (a smooth closed curve); distances: if given,
-    the latents of successive frames are equally far apart by this measure.
+    Args: kind: slerp (great circles), lerp (straight lines) or loop (a smooth closed curve); distances: a function
+    that measures distances between latents; if this function is given, successive frames are equally far apart.
     """
     if len(keyframes) < 2:
         raise UserError(f"path={kind} needs more than one seed or latent.", "Give at least two, such as seeds=1,5,9.")
@@ -121,7 +121,7 @@ def path_through(keyframes: Tensor, kind: str, frames: int, distances: Distances
 
 
 def random_walk(seed: int, size: int, frames: int) -> Tensor:
-    """Return a random walk [F, Z] that ends where it begins: noise, smoothed over frames by a periodic Gaussian."""
+    """Return a random walk [F, Z] that loops without a jump: noise, smoothed over frames by a periodic Gaussian."""
     noise = torch.randn(frames, size, generator=generator_for(seed, "walk", frames))
     frequency = torch.fft.rfftfreq(frames)[:, None]
     transfer = torch.exp(-2 * (pi * min(SMOOTHNESS, frames / 6) * frequency) ** 2)
@@ -150,7 +150,7 @@ def observed_features(network: Generator, count: int, label: Tensor | int | None
 def mean_features(network: Generator, label: Tensor | int | None) -> Tensor:
     """Return the mean [1, C, 4, 4] of G's 4x4 features for the class `label` (None if G has no classes).
 
-    Truncation pulls features towards this mean.  Shorter latents would change no image, because G normalises latents.
+    Truncation pulls features towards this mean.  Scaling latents instead has no effect, because G normalises latents.
     """
     return observed_features(network, CENTER_SEEDS, label)[1].mean(0, keepdim=True)
 
@@ -181,7 +181,7 @@ def load_about(path: str | Path) -> dict[str, Any]:
 
 
 def load_direction(given: str, size: int) -> Tensor:
-    """Read a direction [Z] from `given`: FILE:NUMBER, or FILE for NUMBER 1; raises UserError if FILE lacks NUMBER."""
+    """Read a direction [Z]; `given` is FILE:NUMBER, or FILE for NUMBER 1.  Raises UserError if FILE lacks NUMBER."""
     path, _, number = (given, "", "1") if Path(given).is_file() else given.rpartition(":")
     directions = load_vectors("directions", path or given, size)
     possible = number.isdecimal() and 1 <= int(number) <= len(directions)

@@ -19,7 +19,7 @@ DRAWN, BESIDE = "Drawn by a neural network", "Photographs beside images drawn by
 MOST_LETTERS = 1000  # Longer descriptions are cut, because a JPEG file holds at most 64 KB of XMP.
 PNG_KEY, PNG_HEADER_BYTES = "XML:com.adobe.xmp", 33  # 33 bytes: a PNG file's signature (8) and IHDR chunk (25)
 MP4_BOX = b"uuid" + UUID("be7acfcb-97a9-42e8-9c71-999491e3afac").bytes
-GIF_TRAILER = bytes([1, *range(255, -1, -1), 0])  # With these bytes, GIF readers that do not know XMP skip the packet.
+GIF_TRAILER = bytes([1, *range(255, -1, -1), 0])  # GIF readers without XMP skip a packet that ends in these bytes.
 SOURCE_TYPES = "http://cv.iptc.org/newscodes/digitalsourcetype/"
 PACKET = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta xmlns:x="adobe:ns:meta/">
 <rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"><rdf:Description rdf:about=""
@@ -52,7 +52,7 @@ def packet(line: str) -> bytes:
 
 
 def png_chunk(line: str | None) -> bytes:
-    """Return the description `line` as a PNG chunk, to be inserted after a PNG's header; b"" if `line` is None."""
+    """Return a PNG chunk with the description `line`, for insertion after the chunk IHDR; b"" if `line` is None."""
     file = BytesIO()
     Image.new("L", (1, 1)).save(file, "PNG", **saving(line))
     content = file.getvalue()

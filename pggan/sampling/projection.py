@@ -1,4 +1,4 @@
-"""Finds the latent [Z] whose image is nearest to a target image."""
+"""Finds the latent [Z] whose image is nearest to a target image (GAN inversion)."""
 
 from collections.abc import Callable, Iterator
 from collections.abc import Generator as Yielding
@@ -52,7 +52,7 @@ def project(network: Generator, target: Pixels, settings: RenderSettings, steps:
 
 
 def search(network: Generator, target: Pixels, settings: RenderSettings, steps: int) -> Yielding[Tensor, None, None]:
-    """Find the latent with the image nearest to `target`; yields the best [Z] after each batch of seeds and each step.
+    """Find the latent with the image nearest to `target`; yields the best latent [Z] after each batch of seeds or step.
 
     Adam optimises several latents at once on the sphere of radius sqrt(Z); noise helps latents out of local minima.
     StyleGAN2's projector (Karras et al. 2020, appendix D) optimises the mapped latent w, and compares images by LPIPS.
@@ -76,7 +76,7 @@ def search(network: Generator, target: Pixels, settings: RenderSettings, steps: 
 
 
 def optimise(measure: Measure, latents: Tensor, steps: int) -> Iterator[Tensor]:
-    """Minimise `measure` by Adam, starting from S `latents` [S, Z]; yields the best latent [Z] after each step."""
+    """Minimise the function `measure` by Adam, from S `latents` [S, Z]; yields the best latent [Z] after each step."""
     latents = latents.clone().requires_grad_()
     optimizer = torch.optim.Adam([latents], betas=(0.9, 0.99))
     random = generator_for(0, "projection", 0)

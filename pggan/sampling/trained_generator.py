@@ -50,7 +50,7 @@ class Pictures(list[Image.Image]):
 
 @dataclass(frozen=True)
 class Film:
-    """A film stored in the file `path`; a notebook can play it."""
+    """A film in the file `path`, which a notebook can play."""
 
     path: Path
 
@@ -64,7 +64,7 @@ class Film:
 class TrainedGenerator:
     """A trained generator, which draws images; on one machine, a seed or a latent always gives the same image.
 
-    Attributes: resolution, alpha (weight of the newest layers, from 0 to 1): the defaults for drawing; images: number
+    Attributes: resolution, alpha (fade-in weight of the newest layers): the defaults for drawing; images: number
     of images shown in training; resolutions: all that the network can draw; latent_size: Z; num_classes, class_names:
     0 and empty without classes; network: the PyTorch module; loaded: the content of the generator's file.
     """
@@ -91,8 +91,8 @@ class TrainedGenerator:
     ) -> RenderSettings:
         """Return settings for drawing images; raises UserError for a resolution or class that the generator lacks.
 
-        Args: truncation: below 1, images are pulled towards the average image; label: the class, by default the first
-        one; an int is the number of a class, and a str is a name or, if no class has this name, a number.
+        Args: truncation: below 1, images are pulled towards the average image; label: the class, by default the
+        first class; an int is the number of a class, and a str is a name or, if no class has this name, a number.
         """
         if resolution is not None and resolution not in self.resolutions:
             levels = ", ".join(map(str, self.resolutions))
@@ -101,7 +101,7 @@ class TrainedGenerator:
         if alpha is None:
             alpha = self.alpha if resolution in (None, self.resolution) else 1.0
         if not 0 <= alpha <= 1:
-            raise UserError(f"alpha={alpha} is out of range.", "Take the weight of the newest layers, from 0 to 1.")
+            raise UserError(f"alpha={alpha} is out of range.", "Give a fade-in weight from 0 to 1.")
         numbers = [*map(str, range(self.num_classes))]
         names = [*self.class_names, *numbers] if isinstance(label, str) else numbers
         name = names[0] if label is None and names else str(label)
@@ -124,7 +124,7 @@ class TrainedGenerator:
         return self.sample(seeds, **options).grid(columns)
 
     def path(self, seeds: Seeds, kind: str, frames: int, settings: RenderSettings | None = None) -> Tensor:
-        """Return latents [`frames`, Z] on a path through `seeds`; with `settings`, images change at constant speed."""
+        """Return latents [`frames`, Z] on a path through `seeds`; given `settings`, images change at constant speed."""
         require(kind in PATHS and frames >= 2, "path, frames", f"{kind}, {frames}", f"one of {PATHS}, and at least 2")
         distances = None if settings is None else partial(self.visible_steps, settings)
         return path_through(self.latents(seeds), kind, frames, distances)
@@ -159,7 +159,7 @@ class TrainedGenerator:
         extractor: str = "efficientnet-lite0",
         count: int | None = None,
     ) -> dict[str, float]:
-        """Compare generated images with the images at `data`, like `pggan evaluate`; returns values by metric.
+        """Compare generated images with the images at `data`, like `pggan evaluate`; returns {metric: value}.
 
         Args: data: by default, the training set; count: number of fakes and reals, by default as in the metric's paper.
         """

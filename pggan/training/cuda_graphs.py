@@ -50,13 +50,13 @@ def capture(function: Callable[[], Metrics], pool: Any = None) -> tuple[Callable
     gc.collect()  # A capture would fail if Python's garbage collection freed GPU memory during the capture.
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
     try:
-        # "thread_local" lets other threads (such as NCCL's watchdog) use CUDA during the capture.
+        # The mode "thread_local" lets other threads (such as NCCL's watchdog) use CUDA during the capture.
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             result = function()
     except Exception as error:
         torch.cuda.set_stream(stream)
         graph.reset()
-        # If another rank was lost during the capture, StepFailed is raised, too: training restarts without CUDA graphs.
+        # StepFailed is also raised if another rank was lost during the capture: training restarts without CUDA graphs.
         if isinstance(error, RuntimeError) and is_out_of_memory(error):
             raise
         problem, off = f"CUDA can't capture a step: {str(error).strip().partition(chr(10))[0]}.", {"cuda_graphs": "off"}

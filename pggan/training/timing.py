@@ -19,22 +19,22 @@ from pggan.training.build import TrainerSettings, build_trainer
 from pggan.training.trainer import Trainer
 
 EMA_DECAY = 0.999
-MAX_SECONDS = 5.0  # On a CPU, `of_phases` measures steps for at most 5 seconds, unless `seconds` is given.
-MAX_SHARE = 0.01  # On a CPU, `of_phases` measures steps for at most 1 % of the expected training time.
+MAX_SECONDS = 5.0  # On a CPU, the method `of_phases` measures for at most 5 seconds, unless `seconds` is given.
+MAX_SHARE = 0.01  # On a CPU, the method `of_phases` measures for at most 1 % of the expected training time.
 STEPS = 3  # A step time is the median of 3 timed steps.
-WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # number of first steps that are not timed, such as captures of CUDA graphs
+WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # number of first steps that are not timed: warmup, CUDA graph capture
 
-# A training step costs as much as 12 forward passes of G, and a gradient penalty as much as 6.
+# A step without gradient penalty costs as much as 12 forward passes of G; a penalty costs as much as 6 more passes.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
 # {device: (launch seconds per step, launch seconds per resolution, FLOP/s of a step / FLOP/s of a large matmul)}.
 # The CPU constants were fitted to the step times of the recipe `demo` (docs/lab.md); the MPS constants are a guess.
 ROOFLINE = {"cpu": (0.0, 0.01, 0.7), "mps": (0.0, 0.002, 0.3), "cuda": (0.00097, 0.00022, 0.75)}
 # The CUDA constants were fitted to bf16 steps of the paper's networks, as CUDA graphs on an H200 (docs/performance.md).
-# Convolutions reach a larger share of a large matmul's FLOP/s if they have more feature maps.
+# {least number of feature maps: FLOP/s of a convolution with so many feature maps / FLOP/s of a large matmul}
 SHARES = {1: 0.165, 32: 0.26, 64: 0.54, 128: 0.72, 256: 0.87}
-# A forward pass reads and writes 8.1 bytes per activation, and 2.2 bytes more per activation of the last resolution.
+# A forward pass reads and writes 8.1 bytes per activation, plus 2.2 bytes per activation at the images' resolution.
 ACTIVATION_BYTES, IMAGE_BYTES, WEIGHT_BYTES = 8.1, 2.2, 240  # A step reads and writes 240 bytes per weight of G.
-MEMORY_BYTES = {False: 64, True: 19}  # {whether activations have 16 bits: measured bytes per activation}
+MEMORY_BYTES = {False: 64, True: 19}  # {whether activations have 16 bits: measured bytes of memory per activation}
 LARGE_BATCH, ROOM = 32, 1.4  # A CUDA graph needs 1.4 times the memory of an eager step.
 
 
@@ -56,7 +56,7 @@ class Speed(NamedTuple):
         return cls(step, level, share * products, copies / 2)  # float32 moves twice as many bytes as 16-bit numbers
 
     def seconds(self, architecture: Architecture, resolution: int, batch: int, reg_interval: int) -> float:
-        """The mean expected seconds of steps with and without penalties.  `batch` 0 gives the fixed costs of a step."""
+        """Expected seconds per step, a mean over steps with and without penalties; for `batch` 0, the fixed costs."""
         passes, found, before = batch * (UPDATE_PASSES + PENALTY_PASSES / reg_interval), self.step_seconds, 0
         for level in resolutions_between(MIN_RESOLUTION, resolution):
             width, total = architecture.width(level), architecture.multiply_adds(level)
@@ -125,7 +125,7 @@ class StepTimes:
         return self.speed.seconds(self.architecture, resolution, batch, self.reg_interval)
 
     def larger_batches(self, last: Phase, free: int | None) -> str:
-        """Advise larger batches in phase `last`.  Returns "" below 128x128, for large batches, or if memory is low."""
+        """Advise larger batches in the final phase; return "" below 128x128, from LARGE_BATCH on, or for low memory."""
         side, batch = last.resolution, last.batch
         each = MEMORY_BYTES["16" in precision_on(self.device, self.settings.precision)]
         needed = each * LARGE_BATCH * self.architecture.activations_up_to(side) + 2**30  # Weights need 1 GiB.
@@ -140,7 +140,7 @@ class StepTimes:
         began, ratios, trainer = time.perf_counter(), dict[int, float](), None
         alone = ProcessGroup.single_process(self.device)
         kinds = min(self.reg_interval, 2)
-        for phase in [phases[0], *reversed(phases[1:])]:  # The cheap first phase predicts the time of later phases.
+        for phase in [phases[0], *reversed(phases[1:])]:  # The cheap first phase predicts the time of other phases.
             expected = self.expected(phase.resolution, phase.batch)
             needed = kinds * (WARMUP[self.device.type] + STEPS) * expected * nearest(ratios, phase.resolution)
             if time.perf_counter() - began + needed <= seconds:
@@ -151,9 +151,9 @@ class StepTimes:
     def of_phases(
         self, schedule: Schedule, local_batch: Callable[[int], int] = int, images: int = 0, seconds: float | None = None
     ) -> PhaseTimes:
-        """Estimate the seconds per image in each phase.  Phases that end before `images` images are not timed.
+        """Estimate the seconds per image in each phase.  Phases that are over after `images` images are not timed.
 
-        `local_batch` maps a batch size to the batch size of one rank.  `seconds` limits the time of all measurements.
+        The function `local_batch` maps a batch size to the batch size of one rank.  `seconds` limits all measurements.
         """
         phases = [replace(phase, batch=local_batch(phase.batch)) for phase in schedule.phases]
         steps = [self.expected(phase.resolution, phase.batch) for phase in phases]
@@ -168,13 +168,13 @@ class StepTimes:
 
 
 def nearest(ratios: Mapping[int, float], resolution: int) -> float:
-    """Return the ratio of the resolution nearest to `resolution`; 1 if `ratios` {resolution: ratio} is empty."""
+    """Return measured / expected time at the resolution in `ratios` nearest to `resolution`; 1 if `ratios` is empty."""
     known = min(ratios, key=lambda one: abs(one.bit_length() - resolution.bit_length()), default=None)
     return 1.0 if known is None else ratios[known]
 
 
 def step_seconds(trainer: Trainer, phase: Phase, device: torch.device) -> float:
-    """Train on noise for a few steps of `phase`.  Returns the mean seconds of steps with and without penalties."""
+    """Time a few steps of `phase` on noise; returns seconds per step, a mean over steps with and without penalties."""
     interval, state, architecture = trainer.loss.reg_interval, trainer.state, trainer.state.g_ema.architecture
     state.images, state.phase_index = (phase.start + phase.end) // 2, phase.index
     state.reset_optimizers()

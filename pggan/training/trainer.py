@@ -20,7 +20,7 @@ from pggan.training.cuda_graphs import CapturedStep, is_out_of_memory
 from pggan.training.inputs import StepInputs, StepSpec, scalars_to_tensors, split_into_micro_batches
 from pggan.training.step import train_step
 
-# The first steps of a phase are eager: they create Adam's moments and load kernels, which a capture can't do.
+# The first steps of a phase are eager: they create Adam's moments and load CUDA kernels, which a capture can't do.
 WARMUP_STEPS = 3
 
 
@@ -33,9 +33,9 @@ class Trainer:
     options: ComputeOptions
     _: KW_ONLY
     reducer: GradientReducer = field(default_factory=GradientReducer)
-    indices: Callable[[int], Tensor | None] = lambda batch: None  # Returns this rank's image indices in a batch.
+    indices: Callable[[int], Tensor | None] = lambda batch: None  # returns indices of this rank's images; None: all
     micro_batch_size: Callable[[int], int | None] = lambda batch: None
-    scalars_as_tensors: bool = False  # True makes eager steps round like CUDA graphs, whose scalars are tensors
+    scalars_as_tensors: bool = False  # whether eager steps get scalars as tensors, to round like CUDA graphs
     capture: bool = False  # whether steps run as CUDA graphs
 
     def __post_init__(self) -> None:
@@ -51,7 +51,7 @@ class Trainer:
         """
         if phase.index != self.state.phase_index:
             self.state.reset_optimizers()  # The official code also resets Adam at the start of a phase.
-            self.release_graphs()  # Graphs captured before still use Adam's old moments.
+            self.release_graphs()  # CUDA graphs captured before still use Adam's old moments.
         self.reducer.begin_step(phase, self.state.images)
         inputs = self.draw_inputs(phase, reals, rng, ema_decay)
         metrics = self._take(inputs)
@@ -107,7 +107,7 @@ class Trainer:
         # StepFailed is not raised within `except`, where the traceback would keep the step's tensors in memory.
         group = min(self.state.g_ema.architecture.stddev_group, count)
         size = min(self.micro_batch_size(spec.batch) or count, count)
-        part = 2 if count == spec.batch else 4  # 4 with several ranks, which may restart only a few times
+        part = 2 if count == spec.batch else 4  # 4 with several ranks: each attempt costs one of few restarts
         smaller = max(size // part // group, 1) * group  # minibatch stddev needs whole groups
         eager = {"cuda_graphs": "off"} if self.capture else None  # captured steps need more memory than eager steps
         raise StepFailed(

@@ -102,6 +102,6 @@ def test_what_a_command_raises_decides_the_exit_code(capsys):
     assert guarded(lambda: fail(KeyboardInterrupt("All is kept."))) == EXIT_INTERRUPTED
     assert capsys.readouterr().err == "Stopped at once. All is kept.\n"
     assert guarded(lambda: fail(OSError(errno.ENOSPC, "No space left", "a.png"))) == EXIT_USER_ERROR
-    assert "Error: No space left: 'a.png'.\n  Make room there" in capsys.readouterr().err
+    assert "Error: No space left: 'a.png'.\n  Free disk space there" in capsys.readouterr().err
     with pytest.raises(ZeroDivisionError):
         guarded(lambda: fail(ZeroDivisionError()))

@@ -70,7 +70,7 @@ SLIPS = {
     "inspect data=empty": "`pggan prepare source=empty dest=data/empty`",
     "train data.path=empty/file": "can't be read as a zip or tar archive",
     "train grow=emtpy hours=1": "Give a run directory with a checkpoint",  # not 'empty', which has none
-    "train grow=pretrained:portraits64 hours=1": "init_from= takes generators, too",
+    "train grow=pretrained:portraits64 hours=1": "init_from= also takes generator files",
     "train init_from=portraits64": "init_from=portraits64 does not exist.\n  Did you mean 'pretrained:portraits64'?",
     "sample run=empty checkpoint=latest": "It has to be",
     "train resume=nowhere": "resume=nowhere does not exist",

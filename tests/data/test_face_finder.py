@@ -122,7 +122,7 @@ def test_sixty_faces_are_sixty_images(tmp_path):
 @installed
 def test_photographs_without_any_face_are_refused_and_crop_center_is_named(tmp_path, capsys):
     photo(tmp_path / "photos" / "a.png", (300, 300))
-    with pytest.raises(UserError, match=r"\(crop=center takes the middle\): 1 \(a.png\)\n  Give other .* ones.$"):
+    with pytest.raises(UserError, match=r"\(crop=center takes the middle\): 1 \(a.png\)\n  Give other .* images.$"):
         prepared(tmp_path / "photos", tmp_path / "set", crop="faces")
     assert not (tmp_path / "set").exists()
     assert main(["plan", "hours=1", f"data.path={tmp_path / 'photos'}", "data.crop=faces"]) == 2

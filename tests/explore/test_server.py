@@ -151,9 +151,9 @@ def test_the_page_is_served_under_its_policy_and_nothing_else_is(server):
         ("film?resolution=16", 2, "can't be done"),
         (f"image?{LOOK}".replace("=0.7", "=1e308"), 1, "from -10 to 10"),
         ("names.json", 1300, "not 1 to 100000"),
-        ("names.json", "{}", "not a list of texts"),
-        ("names.json", "null", "not a list of texts"),
-        ("names.json", "[1]", "not a list of texts"),
+        ("names.json", "{}", "not a list of strings"),
+        ("names.json", "null", "not a list of strings"),
+        ("names.json", "[1]", "not a list of strings"),
         ("names.json", 50_000 * "[", "recursion"),
     ],
 )

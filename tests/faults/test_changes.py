@@ -154,7 +154,7 @@ def test_a_run_with_a_value_of_a_withdrawn_key_that_no_longer_works_is_refused(s
     with pytest.raises(UserError, match=r"no longer exist: optimizer\.beta1"):
         train.run(tiny_config(f"run_dir={stopped}"))
     write_header(directory, {**header, "architecture": {**header["architecture"], "fmap_decay": 0.5}})
-    with pytest.raises(UserError, match="`pggan sample` still draws"):
+    with pytest.raises(UserError, match="`pggan sample` can use them"):
         train.run(tiny_config(f"run_dir={stopped}"))
     config, old = stopped / "config.yaml", "augmentation: {name: diffaugment}"
     config.write_text(config.read_text().replace("augmentation:\n  name: none", old))

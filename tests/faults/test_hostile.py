@@ -74,7 +74,7 @@ def test_a_payload_is_refused_when_training_goes_on_and_in_place_of_a_generator(
     file = tmp_path / "generator.safetensors"
     file.write_bytes(payload(sentinel))
     assert main(["sample", f"run={file}", "seeds=[1,2]", f"out={tmp_path / 'out.png'}", "device=cpu"]) == 2
-    assert "is not a valid generator of this program" in capsys.readouterr().err
+    assert "is not a valid generator file of pggan" in capsys.readouterr().err
     assert not (tmp_path / "out.png").exists()
 
 
