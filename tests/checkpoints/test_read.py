@@ -75,8 +75,8 @@ def test_a_run_is_asked_for_its_best_checkpoint_or_that_of_an_image_count(run_di
     for place, choice, hint in (
         ("", "best", "Its checkpoints: 128, 160. Evaluations mark the best"),
         ("", 130, "Its checkpoints: 128, 160"),
-        ("generator.safetensors", "best", "Its checkpoints: none, because run= is not a run with"),
-        ("checkpoints/000000160", 128, "Its checkpoints: none, because run= is not a run with"),
+        ("generator.safetensors", "best", "because run= has no checkpoints"),
+        ("checkpoints/000000160", 128, "because run= has no checkpoints"),
     ):
         assert main(["sample", f"run={run_dir / place}", f"checkpoint={choice}", "device=cpu"]) == 2
         assert hint in capsys.readouterr().err

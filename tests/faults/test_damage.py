@@ -62,7 +62,7 @@ def test_the_run_resumes_from_the_one_before_says_so_once_and_ends_the_same(run_
 def test_a_run_without_any_valid_checkpoint_is_not_begun_anew(run_dir, tiny_config):
     for directory in checkpoints_of(run_dir):
         (directory / "state.json").write_text("{")
-    with pytest.raises(UserError, match=r"(?s)no valid checkpoint.*000000160.*000000128.*undamaged copy"):
+    with pytest.raises(UserError, match=r"(?s)no valid checkpoint.*000000160.*000000128.*undamaged checkpoint"):
         train.run(tiny_config(f"run_dir={run_dir}"))
     assert len(checkpoints_of(run_dir)) == 2
 

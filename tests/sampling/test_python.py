@@ -80,7 +80,7 @@ def test_a_run_with_a_loss_object_goes_on_with_such_an_object_alone(keys, tmp_pa
 
     with monkeypatch.context() as patch:
         patch.setattr(Run, "after_step", stop)
-        with pytest.raises(KeyboardInterrupt, match="call again"):
+        with pytest.raises(KeyboardInterrupt, match="To resume"):
             pggan.train(*keys, loss=Hinge())
     assert saved_config(tmp_path / "run" / "config.yaml")["loss"] == {"name": "object", "type": "Hinge"}
     assert main(["train", keys[-1]]) == EXIT_USER_ERROR
