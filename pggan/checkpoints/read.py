@@ -131,7 +131,7 @@ def checksum_of(header: dict[str, Any]) -> str:
 
 
 def mark_of(directory: Path, name: str) -> Any:
-    """Read the entry `name` of a checkpoint's state.json; None if the entry is missing or the file has changed."""
+    """Read the entry `name` of a checkpoint's state.json; None if it is missing, or if the file fails its checksum."""
     try:
         header = parse_json((directory / STATE_FILE).read_bytes())
         return header.get(name) if header.get(CHECKSUM) == checksum_of(header) else None

@@ -111,7 +111,7 @@ def primitive(kind: Any, value: Any) -> Any:
 
 
 def kinds_of(schema: type) -> dict[str, Any]:
-    """Map the name of each field of a dataclass to the type of the field, including bounds."""
+    """Map the name of each field of a dataclass to the field's type; the type of a number has its bounds."""
     hints = get_type_hints(schema, include_extras=True)
     return {field.name: hints[field.name] for field in fields(schema)}
 

@@ -114,7 +114,7 @@ def training_pyramid(
 
 
 def digest_of(source: Source, options: Options) -> str:
-    """Return the SHA-256 of options, label and landmarks files, and each image's name and `stamp`, such as its size."""
+    """Return one SHA-256 of the options, the tables of labels and landmarks, and all images' names and stamps."""
     tables = [Path(path) for path in (options.landmarks, options.labels) if isinstance(path, str)]
     inside = [source.table] if options.labels is True and source.table is not None else []
     files = [(entry.name, entry.stamp) for entry in [*source.entries, *inside]]

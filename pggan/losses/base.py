@@ -31,7 +31,7 @@ class Reals(NamedTuple):
         return Reals(*(None if part is None else part[indices] for part in self))  # type: ignore[arg-type]
 
 
-# `Show` functions augment images [N, C, R, R].  Integer: 0 reals, 1 fakes in D's loss; 2 reals, 3 fakes in G's loss.
+# `Show` functions augment images before D sees them.  Second argument: 0 reals, 1 fakes in D's loss; 2, 3 in G's.
 Show = Callable[[Tensor, int], Tensor]
 # A `Critic` is D at one stage of progressive growing: images [N, C, R, R] -> scores [N] and class logits [N, L].
 # A D with P parts, such as a plain D and heads on pretrained features, returns scores [N, P].  Each part has a loss.

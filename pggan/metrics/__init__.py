@@ -126,7 +126,7 @@ class Evaluator:
     """Evaluates one generator after another; results that depend on reals only are cached."""
 
     def __init__(self, names: Sequence[str], extractor: str, device: torch.device, count: int | None) -> None:
-        """Load metrics and extractor, or raise UserError.  Metrics use up to `count` fakes (None: `paper_images`)."""
+        """Load metrics and extractor, or raise UserError.  Metrics use up to `count` fakes (None: as in papers)."""
         self.count, self.known = count, dict[Any, Any]()
         self.metrics: dict[str, type[Metric]] = {name: find("metrics", name, METRICS) for name in names}
         self.extractor: Any = None

@@ -140,7 +140,7 @@ class Equalized(nn.Module):
         return x, self.prepared(algorithm, scale)
 
     def prepared(self, algorithm: Algorithm, scale: float) -> Prepared:
-        """The result of the method `prepare`.  A `use_options` block caches the result for equal arguments."""
+        """The result of the method `prepare`.  In a `use_options` block, results are cached by their arguments."""
         computing, key = self.computing, (self, algorithm, scale)
         cache = computing.prepared
         if cache is None:

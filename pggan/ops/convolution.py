@@ -108,7 +108,7 @@ def torch_grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> 
 
 
 def torch_grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling, side: int | None = None) -> Tensor:
-    """The gradient of `torch_convolve` with respect to `kernel`; `side` is 1 for 1x1 kernels, else None."""
+    """The gradient of `torch_convolve` with respect to `kernel`.  `side`: 1 for a 1x1 kernel, None for any other."""
     if side is None and x.device.type == "cpu" and x.shape[-1] >= LARGE:
         x, gradient = x.contiguous(), gradient.contiguous()
     up, (fused_side, stride) = rescaling is Rescaling.up, products.side_and_stride(rescaling)

@@ -139,7 +139,7 @@ def share_to_send(ratio: float, warmup_images: int, since: int) -> float:
 
 
 def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
-    """Pack `values` [k] (one byte each) and their ascending `indices` [k] in a vector [P] (P = `size`) into a message.
+    """Pack entries of a vector [P] (P = `size`) into a message: `values` [k] of one byte each, ascending `indices` [k].
 
     A message has the number of entries in each block (int32), all indices within blocks (uint16), and all values.
     """

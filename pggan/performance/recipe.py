@@ -13,7 +13,7 @@ from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.core.schedule import PerResolution, value_at
 from pggan.core.text import duration
 
-# {resolution: images} for each stable phase or fade before the last phase; up to 64x64 as in avatars_32 and orl_64.
+# {resolution: images} of each stable phase and of each fade; up to 64x64, as in the recipes avatars_32 and orl_64.
 STABLE = {4: 1500, 8: 2500, 16: 5000, 32: 8000, 64: 16_000, 128: 32_000, 256: 64_000, 512: 128_000}
 FADE = {8: 1500, 16: 3000, 32: 5000, 64: 8000, 128: 16_000, 256: 32_000, 512: 64_000, 1024: 128_000}
 MAX_IMAGES = 600_000  # largest number of images in any phase before the last, as in the official presets
@@ -21,7 +21,7 @@ MAX_IMAGES = 600_000  # largest number of images in any phase before the last, a
 # Phases are not lengthened by a factor below 1.5, because slightly longer phases make short runs worse.
 # After five minutes, KID (x 1000) of avatars (cartoon faces) is 263 with recipe `demo`, and 294 with longer phases.
 GROWTH_SHARE, LONGER_FROM = 0.3, 1.5
-# The final resolution can be R if there is time to grow to R, and then to show FINAL[R] images (guesses above 64x64).
+# The final resolution can be R if there is time to grow to R and then show FINAL[R] images.  Above 64x64: guesses.
 # With final resolution 32x32, KID of avatars is 522 after 18,000 images; with 16x16, 586 after twice the time.
 # With final resolution 64x64, KID of avatars is 524 after 43,000 images; with 32x32, 550 after a similar time.
 FINAL = {4: 500, 8: 2000, 16: 5000, 32: 10_000, 64: 20_000, 128: 10**5, 256: 3 * 10**5, 512: 10**6, 1024: 3 * 10**6}
@@ -233,7 +233,7 @@ class Recipe:
     def least_seconds(self, sizes: NetworkSizes, images: int = 0) -> float:
         """The seconds to grow to the final resolution, and to train there for `images` images (0: `self.final_images`).
 
-        Growth counts at most as many seconds as training at the final resolution, unless the user set phase lengths.
+        Growth is shortened to at most half of the time, unless the user set phase lengths; the estimate does the same.
         """
         side, each = sizes.resolution, self.costs(sizes, self.batch_sizes(sizes.resolution))
         growth, final = growth_seconds(each, *self.lengths()), (images or self.final_images(side)) * each[side]

@@ -96,7 +96,7 @@ class Run:
 
     def after_step(self, phase: Phase, metrics: dict[str, Tensor]) -> None:
         """Draw, report and save whatever is due after a step; raises NonFiniteError after too many skipped updates."""
-        self.group.limit_steps_in_flight()  # first: records a CUDA event that the watchdog `end_if_stalled` watches
+        self.group.limit_steps_in_flight()  # records the CUDA event that `end_if_stalled` watches: before all else
         images = self.state.images
         step = Step(phase, images - phase.batch, images, is_last=images >= self.course.schedule.total)
         self._numbers.add(metrics)

@@ -121,7 +121,7 @@ def require_remedy(group: ProcessGroup, run: Run, problem: NonFiniteError | Step
             where = f"Numbers were NaN or infinite at {images:,} images"
             if checkpoint is None:
                 raise UserError(f"{where}, before the first checkpoint: {problem}.", REMEDY)
-            # A resumed run repeats all random numbers, so a problem that comes back once would come back every time.
+            # A resumed run repeats all random numbers.  A problem that occurs again would never go away.
             if len(bad) == MAX_FAILURES or images <= max(bad, default=-1):
                 raise UserError(f"A rollback to {checkpoint.images:,} images did not help. {where}: {problem}.", REMEDY)
             back = f"Training rolls back to the checkpoint of {checkpoint.images:,} images"

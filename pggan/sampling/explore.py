@@ -138,7 +138,7 @@ class Server(ThreadingHTTPServer):
     def film(self, latents: Tensor, query: dict[str, str]) -> bytes:
         """Return a film's bytes, with one frame for each of `latents` [N, Z]; raises UserError for an invalid `query`.
 
-        Frames are drawn at full resolution, then shrunk: training no longer updates to-RGB layers of lower resolutions.
+        Frames are drawn at full resolution, then shrunk: to-RGB layers of lower resolutions are not trained to the end.
         """
         kind, fps, side = query["kind"], int(query["fps"]), int(query["resolution"])
         if kind not in ANIMATED or not 1 <= fps <= 120 or side not in self.generator.resolutions:

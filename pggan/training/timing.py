@@ -125,7 +125,7 @@ class StepTimes:
         return self.speed.seconds(self.architecture, resolution, batch, self.reg_interval)
 
     def larger_batches(self, last: Phase, free: int | None) -> str:
-        """Advise larger batches in the final phase; return "" below 128x128, from LARGE_BATCH on, or for low memory."""
+        """Advise larger batches in the final phase; "" below 128x128, for large batches, or if memory is scarce."""
         side, batch = last.resolution, last.batch
         each = MEMORY_BYTES["16" in precision_on(self.device, self.settings.precision)]
         needed = each * LARGE_BATCH * self.architecture.activations_up_to(side) + 2**30  # Weights need 1 GiB.
