@@ -33,7 +33,7 @@ BASE, MAX_BASE = 8, 8192  # model.fmap_base is BASE * final resolution * model.f
 # On a CPU, runs of fewer than SHORT_RUN images use small batches, because more updates help short runs.
 # With batches of 4 instead of 8, KID (with Inception, x 1000) of portraits falls from 2.9 to 1.5 at 32x32.
 # At 64x64 with batches of 8, KID falls from 2.4 to 1.5 if lower resolutions have batches of 4 instead of 8.
-# At 64x64, batches of 4 give 34 of 48 faces without defect, batches of 8 give 24 (with pretrained features: 26, 19).
+# At 64x64, batches of 4 give 34 of 48 faces without defect, batches of 8 give 24 (with pretrained features: 46, 37).
 # Longer runs on a CPU use batches of 16: after 476,000 avatars, KID (x 1000) is 217 with batches of 16, 268 with 8.
 SHORT_RUN, LONG_RUN_BATCH, DRAWN_BATCH, PHOTOS_BATCH = 200_000, {4: 16}, {4: 8}, {4: 4, 128: 8}
 GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}
