@@ -119,7 +119,7 @@ def parse_index(content: bytes) -> Index:
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"an entry is missing or has a wrong type: {error!r}") from error
     if images <= 0 or channels not in (1, 3, 4) or resolution not in levels:
-        raise ValueError(f"images: {images}, channels: {channels}, resolution: {resolution}")
+        raise ValueError(f"impossible: {images} images, {channels} channels, resolution {resolution}")
     return index
 
 
